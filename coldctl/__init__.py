@@ -1,0 +1,51 @@
+"""coldctl: prepare, verify, warm and measure LLM checkpoints for cold starts. The public API, imported lazily."""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"
+
+TYPE_CHECKING = False  # importing it from typing would take longer than `coldctl --version` may
+if TYPE_CHECKING:
+    from coldctl.errors import ColdctlError
+    from coldctl.jobs.evict import EvictOptions, evict
+    from coldctl.jobs.prewarm import PrewarmOptions, prewarm
+    from coldctl.jobs.repack import RepackOptions, repack
+    from coldctl.jobs.status import StatusOptions, status
+    from coldctl.jobs.verify import VerifyOptions, verify
+
+__all__ = [
+    "ColdctlError",
+    "EvictOptions",
+    "PrewarmOptions",
+    "RepackOptions",
+    "StatusOptions",
+    "VerifyOptions",
+    "__version__",
+    "evict",
+    "prewarm",
+    "repack",
+    "status",
+    "verify",
+]
+
+_HOMES = {
+    "ColdctlError": "coldctl.errors",
+    "EvictOptions": "coldctl.jobs.evict",
+    "PrewarmOptions": "coldctl.jobs.prewarm",
+    "RepackOptions": "coldctl.jobs.repack",
+    "StatusOptions": "coldctl.jobs.status",
+    "VerifyOptions": "coldctl.jobs.verify",
+    "evict": "coldctl.jobs.evict",
+    "prewarm": "coldctl.jobs.prewarm",
+    "repack": "coldctl.jobs.repack",
+    "status": "coldctl.jobs.status",
+    "verify": "coldctl.jobs.verify",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'coldctl' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,9 @@
+"""`python -m coldctl` is `coldctl`."""
+
+from __future__ import annotations
+
+import sys
+
+from coldctl.probe import main
+
+sys.exit(main())

@@ -1,0 +1,130 @@
+"""The one exception tree: what went wrong, where, what to do, and the exit code that says so.
+
+Exit codes (the same in every command): 0 done; 1 judged, and the answer is no; 2 usage; 3 done in part or
+refused to begin; 4 the input is not what it should be; 5 the environment lacks something; 6 no space;
+70 a bug of coldctl; 130 and 143 stopped by SIGINT and SIGTERM.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+
+class ColdctlError(Exception):
+    """Base of all that coldctl raises on purpose. A bare one is a bug of coldctl.
+
+    `message` says what happened, where and what was expected; `hint` what to do about it. Both may contain
+    text from hostile files: whoever prints them escapes them (`coldctl.report.escape`).
+    """
+
+    exit_code = 70
+    code = "bug"
+    hint: str | None = None
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        if hint is not None:
+            self.hint = hint
+
+
+class UsageError(ColdctlError):
+    """The command line or the options of a job make no sense."""
+
+    exit_code = 2
+    code = "usage"
+
+
+class RefusedError(ColdctlError):
+    """coldctl declined to begin, and nothing was changed."""
+
+    exit_code = 3
+    code = "refused"
+
+
+class UnreadableError(ColdctlError):
+    """Bytes that should be there could not be read (an I/O error of the storage below)."""
+
+    exit_code = 3
+    code = "unreadable"
+    hint = "the storage reported the error: look at the kernel log, and restore the file from another copy"
+
+
+class InputError(ColdctlError):
+    """The input is not what it should be: missing, malformed, or changed while it was read."""
+
+    exit_code = 4
+    code = "input"
+
+
+class FaultError(InputError):
+    """A checkpoint breaks a rule of its format; `rule` is the rule's id in `coldctl.loader.format.rules`."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        rule: str,
+        file: str | None = None,
+        tensor: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.code = rule
+        self.rule = rule
+        self.file = file
+        self.tensor = tensor
+
+
+class ChangedError(InputError):
+    """A file shrank, grew or was replaced while coldctl was reading it."""
+
+    code = "changed"
+    hint = "wait until nothing writes to the checkpoint, then run again"
+
+
+class EnvironmentLacksError(ColdctlError):
+    """The machine cannot do it: permission, read-only, an unsupported filesystem, a missing package."""
+
+    exit_code = 5
+    code = "environment"
+
+
+class NoSpaceError(ColdctlError):
+    """The target filesystem or the caller's quota is full."""
+
+    exit_code = 6
+    code = "no-space"
+    hint = "free space on the target filesystem, or choose another target"
+
+
+class StoppedError(ColdctlError):
+    """SIGINT or SIGTERM asked coldctl to stop, and it did, between two chunks."""
+
+    code = "stopped"
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(f"stopped by signal {signal_number}")
+        self.exit_code = 128 + signal_number
+
+
+_MISSING = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ESTALE}
+_FORBIDDEN = {errno.EACCES, errno.EPERM}
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def from_os_error(error: OSError, doing: str, path: str | os.PathLike[str]) -> ColdctlError:
+    """The ColdctlError for `error`, which came up while `doing` ("read", "write", …) something to `path`."""
+    message = f"cannot {doing} {os.fspath(path)}: {error.strerror or error}"
+    if error.errno in _MISSING:
+        return InputError(message, hint="check the path")
+    if error.errno in _FORBIDDEN:
+        return EnvironmentLacksError(message, hint="run as a user who may, or change the permissions")
+    if error.errno == errno.EROFS:
+        return EnvironmentLacksError(message, hint="choose a target on a filesystem that is mounted writable")
+    if error.errno in _FULL:
+        return NoSpaceError(message)
+    if error.errno == errno.EIO:
+        return UnreadableError(message)
+    return EnvironmentLacksError(message)

@@ -1,0 +1,192 @@
+"""prewarm: bring a checkpoint's pages into the page cache, only what is missing, within a memory budget."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from coldctl.errors import RefusedError, UsageError
+from coldctl.events import NULL, Events
+from coldctl.jobs.residency import Totals, measure_all
+from coldctl.loader import plan
+from coldctl.loader.format.checkpoint import Checkpoint, open_checkpoint
+from coldctl.loader.host.budget import budget as find_budget
+from coldctl.loader.host.mounts import filesystem_of, is_network
+from coldctl.loader.order import ORDERS, Order
+from coldctl.loader.pages.residency import Residency
+from coldctl.loader.pages.warm import WINDOW_BYTES, PageReader, choose_reader
+from coldctl.loader.plan import Segment
+from coldctl.loader.pool import Worker, default_streams_cap, share_out
+from coldctl.loader.source import OpenLocalFile
+from coldctl.results import FailedRange, WarmResult
+from coldctl.units import format_share, format_size, parse_share, parse_size
+
+_NETWORK_STREAMS_CAP = 16
+_DECIMAL = re.compile(r"\d*\.\d*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class PrewarmOptions:
+    """`budget` bounds the bytes that are newly read: `auto` (from the machine and its cgroups), `none`, a share of the
+    headroom (`60%`), or a size (`40GiB`). `jobs` caps the streams. `strict` is for callers who want an incomplete
+    warm-up to be a failure; `all_or_nothing` refuses to begin when not all of it fits."""
+
+    path: str
+    order: Order = "name"
+    budget: str = "auto"
+    jobs: int | None = None
+    strict: bool = False
+    all_or_nothing: bool = False
+    dry_run: bool = False
+
+
+def prewarm(options: PrewarmOptions, events: Events = NULL) -> WarmResult:
+    """Warm the checkpoint at `options.path` in plan order, and say how much of it is resident before and after.
+
+    Pages that are resident already are left alone. Success does not promise that pages stay: the kernel may drop
+    them at any time. Raises UsageError, InputError, RefusedError (`all_or_nothing`), StoppedError; ranges that
+    cannot be read are in `failed`, and all others are still warmed.
+    """
+    start_seconds, start_cpu_seconds = time.perf_counter(), time.process_time()
+    _check(options)
+    before = measure_all(options.path)
+    checkpoint = open_checkpoint(options.path)
+    budget_bytes, budget_reason = _budget(options.budget)
+    missing = list(_missing(checkpoint, options.order, before))
+    planned_bytes = sum(segment.nbytes for segment in missing)
+    fits = budget_bytes is None or planned_bytes <= budget_bytes
+    if options.all_or_nothing and not fits:
+        raise RefusedError(
+            f"{format_size(planned_bytes)} would have to be read, and the budget is {format_size(budget_bytes or 0)} "
+            f"({budget_reason})",
+            hint="leave --all-or-nothing out to warm the first part, or give more memory",
+        )
+    reader = choose_reader()
+    warmed = _Warmed(0, 0, [])
+    if not options.dry_run:
+        segments = missing if budget_bytes is None else list(_within(missing, budget_bytes))
+        warmed = _warm(segments, reader, _streams_cap(options, checkpoint), events)
+    after = Totals.of(measure_all(options.path).values()) if warmed.read_bytes else Totals.of(before.values())
+    return WarmResult(
+        path=options.path,
+        filesystem=filesystem_of(checkpoint.shards[0].path),
+        order=options.order,
+        dry_run=options.dry_run,
+        bytes=checkpoint.bytes,
+        resident_before_bytes=Totals.of(before.values()).resident_bytes,
+        resident_after_bytes=after.resident_bytes,
+        residency_method=after.method,
+        residency_bound_bytes=after.bound_bytes,
+        residency_reason=after.reason,
+        planned_bytes=planned_bytes,
+        read_bytes=warmed.read_bytes,
+        seconds=time.perf_counter() - start_seconds,
+        cpu_seconds=time.process_time() - start_cpu_seconds,
+        reader=reader.name,
+        streams=warmed.streams,
+        budget_bytes=budget_bytes,
+        budget_reason=budget_reason,
+        complete=fits and not warmed.failed and (options.dry_run or _all_there(after, checkpoint.bytes)),
+        failed=warmed.failed,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Warmed:
+    read_bytes: int
+    streams: int
+    failed: list[FailedRange]
+
+
+def _all_there(after: Totals, size_bytes: int) -> bool:
+    """False when pages that were read have left memory again. Taken on trust where the kernel does not tell exactly."""
+    return after.method != "mincore" or after.resident_bytes == size_bytes
+
+
+def _check(options: PrewarmOptions) -> None:
+    if options.order not in ORDERS:
+        raise UsageError(f"no such order: {options.order!r}", hint=f"one of {', '.join(ORDERS)}")
+    if options.jobs is not None and options.jobs < 1:
+        raise UsageError("--jobs must be at least 1")
+
+
+def _budget(text: str) -> tuple[int | None, str]:
+    """The budget in bytes (None for no bound) and the sentence that says where it comes from."""
+    if text == "none":
+        return None, "no budget was asked for"
+    if text == "auto":
+        found = find_budget()
+        return found.budget_bytes, found.reason
+    if _is_share(text):
+        share = parse_share(text)
+        found = find_budget()
+        return int(share * found.headroom_bytes), (
+            f"{format_share(int(share * 1000), 1000)} of {format_size(found.headroom_bytes)} free by {found.limited_by}"
+        )
+    return parse_size(text), "as asked for"
+
+
+def _is_share(text: str) -> bool:
+    """`60%` and `0.6` are shares; a bare whole number is a size, and so is all that has a unit."""
+    return text.strip().endswith("%") or _DECIMAL.fullmatch(text.strip()) is not None
+
+
+def _missing(checkpoint: Checkpoint, order: Order, before: dict[str, Residency]) -> Iterator[Segment]:
+    """What has to be read, in order. A file whose map the kernel does not tell is gone over whole, unless every
+    sampled page was there: pages that are resident cost next to nothing to go over."""
+    ranges = {}
+    for shard in checkpoint.shards:
+        found = before[shard.path]
+        if found.missing is not None:
+            ranges[shard.path] = found.missing
+        else:
+            ranges[shard.path] = [] if found.resident_bytes == shard.size_bytes else [(0, shard.size_bytes)]
+    yield from plan.only(plan.page_segments(checkpoint, order), ranges)
+
+
+def _within(segments: Iterable[Segment], budget_bytes: int) -> Iterator[Segment]:
+    """The head of `segments` that fits the budget: what loads first is what is warm."""
+    left_bytes = budget_bytes
+    for segment in segments:
+        if left_bytes <= 0:
+            return
+        yield segment._replace(nbytes=min(segment.nbytes, left_bytes))
+        left_bytes -= segment.nbytes
+
+
+def _streams_cap(options: PrewarmOptions, checkpoint: Checkpoint) -> int:
+    if options.jobs is not None:
+        return options.jobs
+    return _NETWORK_STREAMS_CAP if is_network(filesystem_of(checkpoint.shards[0].path)) else default_streams_cap()
+
+
+def _warm(segments: list[Segment], reader: PageReader, cap: int, events: Events) -> _Warmed:
+    failed: list[FailedRange] = []
+    lock = threading.Lock()
+
+    def warm(segment: Segment, fd: int) -> Iterator[int]:
+        for start_bytes in range(0, segment.nbytes, WINDOW_BYTES):
+            nbytes = min(WINDOW_BYTES, segment.nbytes - start_bytes)
+            for offset_bytes, length_bytes, error in reader.read(fd, segment.offset_bytes + start_bytes, nbytes):
+                with lock:
+                    failed.append(FailedRange(segment.source.name, offset_bytes, length_bytes, error))
+            yield nbytes
+
+    @contextmanager
+    def make_worker() -> Iterator[Worker[Segment]]:
+        def work(segment: Segment) -> Iterator[int]:
+            with OpenLocalFile(segment.source) as opened:
+                yield from warm(segment, opened.fd)
+
+        yield work
+
+    events.begin("warming", sum(segment.nbytes for segment in segments))
+    streams = share_out(segments, make_worker, events, first=1, cap=cap) if segments else 0
+    events.end()
+    failed.sort(key=lambda range_: (range_.file, range_.offset_bytes))
+    failed_bytes = sum(range_.length_bytes for range_ in failed)
+    return _Warmed(sum(segment.nbytes for segment in segments) - failed_bytes, streams, failed)

@@ -1,0 +1,156 @@
+"""Bringing ranges of a file into the page cache, completely and with every failure named.
+
+`madvise(WILLNEED)`, `posix_fadvise` and `readahead` are not used: one call brings only a few MiB in, and reports
+success also when blocks are unreadable. Success here means that every page was read; whether all stayed is for
+`coldctl.loader.pages.residency` to say, since memory pressure or a cgroup limit may have taken the first ones again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Protocol
+
+from coldctl.loader.syscalls import (
+    PAGE_BYTES,
+    map_read_only,
+    populate_read,
+    populate_read_supported,
+    read_ahead_in_large_pieces,
+    unmap,
+)
+
+WINDOW_BYTES = 16 << 20
+_SCRATCH_BYTES = 1 << 20
+# Below that the 4 MiB that the kernel may read past a window would be more than was asked for.
+_LARGE_WINDOW_BYTES = 4 << 20
+_BLOCK_BYTES = 2 << 20
+
+FailedRanges = list[tuple[int, int, str]]
+
+
+class PageReader(Protocol):
+    """Reads ranges of files into the page cache. `name` is what reports call it. Any thread may call `read`."""
+
+    name: str
+
+    def read(self, fd: int, offset_bytes: int, nbytes: int) -> FailedRanges:
+        """Bring `nbytes` from `offset_bytes` on into the page cache, and return what could not be read.
+
+        Each failure is (offset, length, error) in bytes and the system's words, in file order, exact to the page; all
+        other bytes of the range were read. A range past the end of the file is a failure too: the file shrank. After
+        a failure the descriptor's read-ahead advice is back to normal.
+        """
+
+
+class PreadReader:
+    """pread into one reused buffer a thread: costs a copy, works on every kernel and filesystem."""
+
+    name = "pread"
+
+    def __init__(self) -> None:
+        self._threads = threading.local()
+
+    def read(self, fd: int, offset_bytes: int, nbytes: int) -> FailedRanges:
+        scratch = self._scratch()
+        failed: FailedRanges = []
+        offset, end = offset_bytes, offset_bytes + nbytes
+        while offset < end:
+            try:
+                got = os.preadv(fd, [scratch[: end - offset]], offset)
+            except OSError:
+                block = offset - offset % _BLOCK_BYTES
+                stop = min(block + _BLOCK_BYTES, end)
+                self._read_page_by_page(fd, max(block, offset_bytes), stop, failed)
+                offset = stop
+                continue
+            if got == 0:
+                _add(failed, offset, end - offset, _file_ends(fd))
+                break
+            offset += got
+        return failed
+
+    def _read_page_by_page(self, fd: int, start: int, stop: int, failed: FailedRanges) -> None:
+        """The kernel caches up to 2 MiB as one folio, and one bad block in it hides its good neighbours. So what there
+        is of it is dropped, and read again without read-ahead, which makes folios of a single page."""
+        page = memoryview(bytearray(PAGE_BYTES))
+        os.posix_fadvise(fd, start, stop - start, os.POSIX_FADV_DONTNEED)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        while start < stop:
+            next_page = min((start // PAGE_BYTES + 1) * PAGE_BYTES, stop)
+            error = _error_of_reading(fd, page[: next_page - start], start)
+            if error is not None:
+                _add(failed, start, next_page - start, error)
+            start = next_page
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_NORMAL)
+
+    def _scratch(self) -> memoryview:
+        scratch: memoryview | None = getattr(self._threads, "scratch", None)
+        if scratch is None:
+            scratch = self._threads.scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        return scratch
+
+
+class PopulateReader:
+    """MADV_POPULATE_READ in small windows: no copy, and the least CPU a GiB. Needs Linux 5.14.
+
+    Each window is unmapped when it is done, since mapped pages count as this process's memory. A window that fails is
+    read again by pread, which says where and why.
+    """
+
+    name = "populate"
+
+    def __init__(self) -> None:
+        self._exact = PreadReader()
+
+    def read(self, fd: int, offset_bytes: int, nbytes: int) -> FailedRanges:
+        failed: FailedRanges = []
+        end = offset_bytes + nbytes
+        start = offset_bytes - offset_bytes % PAGE_BYTES
+        while start < end:
+            stop = min(start + WINDOW_BYTES, end)
+            try:
+                _populate_window(fd, start, stop - start)
+            except OSError:
+                first = max(start, offset_bytes)
+                for offset, length, error in self._exact.read(fd, first, stop - first):
+                    _add(failed, offset, length, error)
+            start = stop
+        return failed
+
+
+def choose_reader() -> PageReader:
+    """The cheapest reader that this kernel has."""
+    return PopulateReader() if populate_read_supported() else PreadReader()
+
+
+def _populate_window(fd: int, offset: int, nbytes: int) -> None:
+    address = map_read_only(fd, offset, nbytes)
+    try:
+        if nbytes >= _LARGE_WINDOW_BYTES:
+            read_ahead_in_large_pieces(address, nbytes)
+        populate_read(address, nbytes)
+    finally:
+        unmap(address, nbytes)
+
+
+def _error_of_reading(fd: int, buffer: memoryview, offset: int) -> str | None:
+    try:
+        got = os.preadv(fd, [buffer], offset)
+    except OSError as error:
+        return error.strerror or str(error)
+    return None if got else _file_ends(fd)
+
+
+def _file_ends(fd: int) -> str:
+    return f"the file ends at byte {os.fstat(fd).st_size}"
+
+
+def _add(failed: FailedRanges, offset: int, length: int, error: str) -> None:
+    """Append a range, or extend the last one when this continues it with the same error."""
+    if failed:
+        last_offset, last_length, last_error = failed[-1]
+        if last_offset + last_length == offset and last_error == error:
+            failed[-1] = (last_offset, last_length + length, error)
+            return
+    failed.append((offset, length, error))

@@ -1,0 +1,101 @@
+"""Which bytes, in which order: a checkpoint as an ordered list of segments, coalesced and chunked.
+
+A segment is a contiguous run of bytes of one source. Segments for sinks that look at tensors hold whole tensors;
+segments for the page cache are cut at chunk boundaries, since a page does not care whose byte it holds.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from coldctl.loader.format.checkpoint import Checkpoint, Shard
+from coldctl.loader.format.header import Tensor
+from coldctl.loader.order import Order, sort_key
+from coldctl.loader.source import LocalFile
+from coldctl.units import MIB
+
+COALESCED_BYTES = 64 * MIB
+CHUNK_BYTES = 64 * MIB
+
+
+class Segment(NamedTuple):
+    """`nbytes` of `source` from `offset_bytes`, and the whole tensors in them (none for a cut segment)."""
+
+    source: LocalFile
+    offset_bytes: int
+    nbytes: int
+    tensors: tuple[Tensor, ...] = ()
+
+
+def source_of(shard: Shard) -> LocalFile:
+    return LocalFile(shard.name, shard.path, shard.identity)
+
+
+def ordered_tensors(checkpoint: Checkpoint, order: Order) -> list[tuple[Shard, Tensor]]:
+    """Every tensor with its shard. `name` and `file` go shard by shard; the other orders cross shards."""
+    shard_numbers = {shard.name: number for number, shard in enumerate(checkpoint.shards)}
+    by_shard = order in ("name", "file")
+    key = sort_key(order, (tensor for shard in checkpoint.shards for tensor in shard.header.tensors))
+    pairs = [(shard, tensor) for shard in checkpoint.shards for tensor in shard.header.tensors]
+    pairs.sort(key=lambda pair: (shard_numbers[pair[0].name] if by_shard else 0, *key(pair[1])))
+    return pairs
+
+
+def tensor_segments(pairs: Iterable[tuple[Shard, Tensor]]) -> Iterator[Segment]:
+    """Segments of whole tensors. Neighbours in both the order and the file are joined up to 64 MiB."""
+    run: list[Tensor] = []
+    run_shard: Shard | None = None
+    for shard, tensor in pairs:
+        if run and shard is run_shard and _continues(run, tensor):
+            run.append(tensor)
+            continue
+        if run and run_shard:
+            yield _segment(run_shard, run)
+        run, run_shard = [tensor], shard
+    if run and run_shard:
+        yield _segment(run_shard, run)
+
+
+def page_segments(checkpoint: Checkpoint, order: Order) -> Iterator[Segment]:
+    """Segments that cover every byte of every shard, headers first, none over 64 MiB and none across a file."""
+    for shard in checkpoint.shards:
+        yield from chunked(Segment(source_of(shard), 0, shard.header.header_bytes))
+    for segment in tensor_segments(ordered_tensors(checkpoint, order)):
+        yield from chunked(segment)
+
+
+def chunked(segment: Segment) -> Iterator[Segment]:
+    """`segment` cut into pieces of at most 64 MiB."""
+    for start_bytes in range(0, segment.nbytes, CHUNK_BYTES):
+        nbytes = min(CHUNK_BYTES, segment.nbytes - start_bytes)
+        yield Segment(segment.source, segment.offset_bytes + start_bytes, nbytes)
+
+
+def only(segments: Iterable[Segment], missing: dict[str, list[tuple[int, int]]]) -> Iterator[Segment]:
+    """The parts of `segments` inside the `missing` ranges (offset and length, ascending) of their source's path."""
+    starts = {path: [offset_bytes for offset_bytes, _ in ranges] for path, ranges in missing.items()}
+    for segment in segments:
+        ranges = missing[segment.source.path]
+        end_bytes = segment.offset_bytes + segment.nbytes
+        first = max(bisect_right(starts[segment.source.path], segment.offset_bytes) - 1, 0)
+        for range_bytes, length_bytes in itertools.islice(ranges, first, None):
+            if range_bytes >= end_bytes:
+                break
+            low_bytes = max(range_bytes, segment.offset_bytes)
+            high_bytes = min(range_bytes + length_bytes, end_bytes)
+            if low_bytes < high_bytes:
+                yield Segment(segment.source, low_bytes, high_bytes - low_bytes)
+
+
+def _continues(run: list[Tensor], tensor: Tensor) -> bool:
+    last = run[-1]
+    joined_bytes = tensor.offset_bytes + tensor.nbytes - run[0].offset_bytes
+    return last.offset_bytes + last.nbytes == tensor.offset_bytes and joined_bytes <= COALESCED_BYTES
+
+
+def _segment(shard: Shard, run: list[Tensor]) -> Segment:
+    start_bytes = run[0].offset_bytes
+    return Segment(source_of(shard), start_bytes, run[-1].offset_bytes + run[-1].nbytes - start_bytes, tuple(run))

@@ -1,0 +1,175 @@
+"""Work shared out to threads, in order, with the number of threads found by feedback instead of guessed.
+
+The pool starts with few threads, adds one while that brings a tenth more throughput, and never passes its cap. What
+was used is in the return value.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import Generic, TypeVar
+
+from coldctl.errors import EnvironmentLacksError
+from coldctl.events import Events
+
+Item = TypeVar("Item")
+Worker = Callable[[Item], Iterator[int]]
+"""Does one item, and yields the number of bytes done after each piece, so that it can be stopped between two."""
+
+_TRIAL_SECONDS = 0.1
+_TRIAL_PIECES = 8
+_STEP = 1.1
+
+
+def default_streams_cap() -> int:
+    """Twice the CPUs this process may use, from 2 to 8: beyond that, local disks and hashes gain nothing."""
+    return max(2, min(8, 2 * len(os.sched_getaffinity(0))))
+
+
+def share_out(
+    items: Iterable[Item],
+    make_worker: Callable[[], AbstractContextManager[Worker[Item]]],
+    events: Events,
+    *,
+    first: int,
+    cap: int,
+) -> int:
+    """Do every item, each on one thread, begun in their order; return the most threads that worked at once.
+
+    `first` threads begin, at most `cap` ever work.
+
+    Every thread enters a worker of its own (its buffers, its open files). The first error stops all threads between
+    two pieces and is raised when they have ended; StoppedError comes the same way.
+    """
+    pool = _Pool(items, make_worker, events, Width(first, cap))
+    pool.run()
+    return pool.most
+
+
+class _Pool(Generic[Item]):
+    def __init__(
+        self,
+        items: Iterable[Item],
+        make_worker: Callable[[], AbstractContextManager[Worker[Item]]],
+        events: Events,
+        width: Width,
+    ) -> None:
+        self.most = 0
+        self._items = iter(items)
+        self._make_worker = make_worker
+        self._events = events
+        self._width = width
+        self._lock = threading.Condition()
+        self._threads = 0
+        self._working = 0
+        self._exhausted = False
+        self._failure: BaseException | None = None
+
+    def run(self) -> None:
+        with self._lock:
+            try:
+                self._add_threads()
+                self._wait()
+            except BaseException as error:  # KeyboardInterrupt: what the threads write to must outlive them
+                self._failure = self._failure or error
+                self._wait()
+        if self._failure:
+            raise self._failure
+
+    def _wait(self) -> None:
+        while self._threads:
+            self._lock.wait()
+
+    def _add_threads(self) -> None:
+        """Start threads up to the target, or as many as the system allows, which must be one at least."""
+        while self._working < self._width.target and not self._ending():
+            try:
+                threading.Thread(target=self._work, name=f"coldctl-{self._threads + 1}", daemon=True).start()
+            except RuntimeError as error:
+                if self._working:
+                    return
+                hint = "raise the limit of processes (ulimit -u, or the container's pids limit)"
+                raise EnvironmentLacksError(f"cannot start a thread: {error}", hint=hint) from error
+            self._threads += 1
+            self._working += 1
+            self.most = max(self.most, self._working)
+
+    def _ending(self) -> bool:
+        return self._exhausted or self._failure is not None
+
+    def _work(self) -> None:
+        try:
+            with self._make_worker() as worker:
+                while (item := self._next()) is not None:
+                    self._do(worker, item)
+        except BaseException as error:  # carried to the caller's thread, SystemExit included
+            with self._lock:
+                self._failure = self._failure or error
+        finally:
+            with self._lock:
+                self._threads -= 1
+                self._lock.notify_all()
+
+    def _next(self) -> Item | None:
+        """The next item, or nothing when there is none left or this thread is one too many."""
+        with self._lock:
+            if self._ending():
+                return None
+            if self._working > self._width.target:
+                self._working -= 1
+                return None
+            item = next(self._items, None)
+            self._exhausted = item is None
+            return item
+
+    def _do(self, worker: Worker[Item], item: Item) -> None:
+        for nbytes in worker(item):
+            self._events.advance(nbytes)
+            self._events.raise_if_stopped()
+            with self._lock:
+                if self._failure:
+                    return
+                if self._width.record(nbytes, time.perf_counter()):
+                    self._add_threads()
+
+
+class Width:
+    """How many threads there should be, from the bytes they report. Not locked: the pool does that.
+
+    A width is tried for a tenth of a second and eight pieces a thread. One more thread is kept when it brings a tenth
+    more throughput than there was without it; when it does not, it is taken away and not tried again.
+    """
+
+    def __init__(self, first: int, cap: int) -> None:
+        self.target = min(first, cap)
+        self._cap = cap
+        self._rates: dict[int, float] = {}
+        self._since_seconds: float | None = None
+        self._bytes = 0
+        self._pieces = 0
+
+    def record(self, nbytes: int, now_seconds: float) -> bool:
+        """Count `nbytes`, done by `now_seconds`. True when `target` changed."""
+        if self._since_seconds is None:
+            self._since_seconds = now_seconds
+            return False
+        self._bytes += nbytes
+        self._pieces += 1
+        elapsed_seconds = now_seconds - self._since_seconds
+        if elapsed_seconds < _TRIAL_SECONDS or self._pieces < _TRIAL_PIECES * self.target:
+            return False
+        self._rates[self.target] = self._bytes / elapsed_seconds
+        self._since_seconds, self._bytes, self._pieces = now_seconds, 0, 0
+        before, self.target = self.target, self._better()
+        return self.target != before
+
+    def _better(self) -> int:
+        rate, narrower, wider = self._rates[self.target], self.target - 1, self.target + 1
+        if rate < self._rates.get(narrower, 0.0) * _STEP:
+            self._cap = narrower
+            return narrower
+        return min(wider, self._cap)

@@ -1,0 +1,123 @@
+"""How tensors are read: each thread has one buffer, fills it by pread, and hands each piece on while the CPU's
+cache still holds it. Memory is threads x 1 MiB whatever the checkpoint, and no queue stands between disk and sink.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
+
+from coldctl.errors import UnreadableError
+from coldctl.events import Events
+from coldctl.loader.format.header import Tensor
+from coldctl.loader.plan import Segment
+from coldctl.loader.pool import Worker, default_streams_cap, share_out
+from coldctl.loader.sink import Sink
+from coldctl.loader.source import LocalFile, OpenSource
+from coldctl.units import MIB
+
+PIECE_BYTES = 1 * MIB
+"""Stays in a server core's second-level cache. Divides BLOCK_BYTES, so that no piece crosses a block."""
+
+
+_FIRST_THREADS = 2
+
+Unreadable = Callable[[Segment, UnreadableError], None]
+
+
+def read(segments: Iterable[Segment], sink: Sink, events: Events, *, unreadable: Unreadable | None = None) -> int:
+    """Give every tensor of `segments` to `sink`, and return the number of threads that were used.
+
+    Raises, after all threads have ended, the first of UnreadableError, ChangedError, StoppedError and whatever the
+    sink raised. With `unreadable`, a segment whose bytes cannot be read is handed to that instead, from any thread,
+    and reading goes on; the sink may have seen a part of it. A source is checked to be unchanged when it is opened
+    and when its last segment is done.
+    """
+
+    @contextmanager
+    def make_worker() -> Iterator[Worker[Segment]]:
+        buffer = memoryview(mmap.mmap(-1, PIECE_BYTES))
+        with _LastOpened() as opened:
+
+            def work(segment: Segment) -> Iterator[int]:
+                try:
+                    yield from _pieces(segment, opened.get(segment.source), sink, buffer)
+                except UnreadableError as error:
+                    if unreadable is None:
+                        raise
+                    unreadable(segment, error)
+
+            yield work
+
+    return share_out(segments, make_worker, events, first=_FIRST_THREADS, cap=default_streams_cap())
+
+
+class _LastOpened:
+    """The source that one thread has open: the last one only, since plans seldom go back to a file."""
+
+    def __init__(self) -> None:
+        self._source: LocalFile | None = None
+        self._open: OpenSource | None = None
+
+    def get(self, source: LocalFile) -> OpenSource:
+        if self._open is None or self._source is None or source.path != self._source.path:
+            self._leave()
+            self._open, self._source = source.open(), source
+        return self._open
+
+    def _leave(self) -> None:
+        if self._open:
+            leaving, self._open = self._open, None
+            with leaving:
+                leaving.check_unchanged()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._leave()
+        elif self._open:
+            self._open.__exit__(kind, error, trace)
+
+
+def _pieces(segment: Segment, opened: OpenSource, sink: Sink, buffer: memoryview) -> Iterator[int]:
+    for batch in _batches(segment.tensors):
+        first, last = batch[0], batch[-1]
+        if first.nbytes > PIECE_BYTES:
+            yield from _large(first, segment.source, opened, sink, buffer)
+            continue
+        start_bytes = first.offset_bytes
+        piece = buffer[: last.offset_bytes + last.nbytes - start_bytes]
+        opened.read_into(piece, start_bytes)
+        for tensor in batch:
+            at_bytes = tensor.offset_bytes - start_bytes
+            sink.accept(segment.source, tensor, 0, piece[at_bytes : at_bytes + tensor.nbytes])
+        yield len(piece)
+
+
+def _large(tensor: Tensor, source: LocalFile, opened: OpenSource, sink: Sink, buffer: memoryview) -> Iterator[int]:
+    for start_bytes in range(0, tensor.nbytes, PIECE_BYTES):
+        piece = buffer[: min(PIECE_BYTES, tensor.nbytes - start_bytes)]
+        opened.read_into(piece, tensor.offset_bytes + start_bytes)
+        sink.accept(source, tensor, start_bytes, piece)
+        yield len(piece)
+
+
+def _batches(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+    """Neighbours that fit one buffer together; a tensor larger than the buffer alone."""
+    batch: list[Tensor] = []
+    batch_bytes = 0
+    for tensor in tensors:
+        if batch and batch_bytes + tensor.nbytes > PIECE_BYTES:
+            yield batch
+            batch, batch_bytes = [], 0
+        batch.append(tensor)
+        batch_bytes += tensor.nbytes
+    if batch:
+        yield batch

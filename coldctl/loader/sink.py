@@ -1,0 +1,114 @@
+"""Where bytes go: the sink protocol, and the sink that turns tensors into digests.
+
+A sink sees pieces of tensors, tagged with their tensor and offset. It does not know where they came from.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from blake3 import blake3
+
+from coldctl.loader.format.header import Tensor
+from coldctl.loader.source import Source
+from coldctl.units import MIB
+
+BLOCK_BYTES = 4 * MIB
+"""The unit of block sums. Pieces never cross a multiple of it, counted from the start of their tensor."""
+
+_WORD_BYTES = 8
+_MASK = (1 << 64) - 1
+
+
+class Sink(Protocol):
+    """Takes the pieces of a tensor in ascending order, all from one thread; other tensors' may come from others."""
+
+    def accept(self, source: Source, tensor: Tensor, start_bytes: int, piece: memoryview) -> None:
+        """`piece` is valid only during the call. An empty tensor comes once, with an empty piece."""
+
+
+class Tee:
+    """A sink that gives each piece to several, while the CPU's cache still holds it."""
+
+    def __init__(self, *sinks: Sink) -> None:
+        self._sinks = sinks
+
+    def accept(self, source: Source, tensor: Tensor, start_bytes: int, piece: memoryview) -> None:
+        for sink in self._sinks:
+            sink.accept(source, tensor, start_bytes, piece)
+
+
+class Digest(NamedTuple):
+    """BLAKE3 of a tensor's bytes, and its block sums: 32 hex digits (S1 then S2) for every 4 MiB (DESIGN §10)."""
+
+    b3: bytes
+    block_sums: str
+
+
+class Digests:
+    """A sink that digests every tensor, with block sums only where `sums` asks for them.
+
+    Results stand in `of`, by source name and tensor name, once the last piece of a tensor was accepted.
+    """
+
+    def __init__(self, *, sums: bool) -> None:
+        self.of: dict[tuple[str, str], Digest] = {}
+        self._sums = sums
+        self._open: dict[tuple[str, str], _Running] = {}
+
+    def accept(self, source: Source, tensor: Tensor, start_bytes: int, piece: memoryview) -> None:
+        key = (source.name, tensor.name)
+        running = self._open.pop(key) if start_bytes else _Running()
+        running.add(start_bytes, piece, sums=self._sums)
+        if start_bytes + len(piece) == tensor.nbytes:
+            self.of[key] = running.digest()
+        else:
+            self._open[key] = running
+
+
+class _Running:
+    """The digest of a tensor whose last piece has not come yet."""
+
+    def __init__(self) -> None:
+        self._hasher = blake3()
+        self._blocks: list[tuple[int, int]] = []
+
+    def add(self, start_bytes: int, piece: memoryview, *, sums: bool) -> None:
+        self._hasher.update(piece)
+        if sums and piece:
+            self._add_sums(start_bytes, piece)
+
+    def _add_sums(self, start_bytes: int, piece: memoryview) -> None:
+        block, offset_bytes = divmod(start_bytes, BLOCK_BYTES)
+        sum1, sum2 = word_sums(piece, offset_bytes // _WORD_BYTES)
+        if block == len(self._blocks):
+            self._blocks.append((sum1, sum2))
+        else:
+            before1, before2 = self._blocks[block]
+            self._blocks[block] = ((before1 + sum1) & _MASK, (before2 + sum2) & _MASK)
+
+    def digest(self) -> Digest:
+        return Digest(self._hasher.digest(), "".join(f"{sum1:016x}{sum2:016x}" for sum1, sum2 in self._blocks))
+
+
+def word_sums(piece: memoryview, first_word: int) -> tuple[int, int]:
+    """S1 = Σ w_i and S2 = Σ (i+1) w_i mod 2^64 over the little-endian words of `piece`, numbered from `first_word`.
+
+    A last word that is not whole is padded with zeros.
+    """
+    whole_bytes = len(piece) // _WORD_BYTES * _WORD_BYTES
+    words = np.frombuffer(piece[:whole_bytes], dtype="<u8")
+    sum1 = int(np.add.reduce(words, dtype=np.uint64))
+    sum2 = int(np.dot(words, _weights()[: len(words)])) + first_word * sum1
+    if whole_bytes < len(piece):
+        last = int.from_bytes(piece[whole_bytes:], "little")
+        sum1 += last
+        sum2 += (first_word + len(words) + 1) * last
+    return sum1 & _MASK, sum2 & _MASK
+
+
+@lru_cache(maxsize=1)
+def _weights() -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    return np.arange(1, BLOCK_BYTES // _WORD_BYTES + 1, dtype=np.uint64)

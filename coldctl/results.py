@@ -1,0 +1,217 @@
+"""What the jobs return. Field names are the JSON keys; numbers are in base units and named for them.
+
+Keys are only ever added. `coldctl.report` turns these into text or JSON and decides nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Severity = Literal["error", "warning"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One broken rule: where, what, and what to do. `file` is relative to the checkpoint's folder."""
+
+    rule: str
+    severity: Severity
+    file: str | None
+    tensor: str | None
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Extents:
+    """How a file lies on its device. `extents` counts physically contiguous runs; null, with `reason`, when unknown.
+
+    `ideal_extents` is the fewest that the filesystem can do for this size, `contiguous` the verdict of the two;
+    both null, with `reason`, where the filesystem cannot be judged (compressed, tmpfs, network).
+    """
+
+    extents: int | None
+    ideal_extents: int | None
+    contiguous: bool | None
+    largest_extent_bytes: int | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AlignmentCount:
+    """Tensors (and their bytes) that start on `boundary`: bytes, or `natural` for the size of their own dtype."""
+
+    boundary: str
+    tensors: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedFile:
+    """A file beside the weights that was left behind, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RepackedFile:
+    path: str
+    size_bytes: int
+    extents: int | None
+    ideal_extents: int | None
+    contiguous: bool | None
+    extents_reason: str | None
+    preallocated: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class RepackResult:
+    """`bytes` counts tensor data, fillers not included. `aligned_*` count tensors on a 4096-byte boundary."""
+
+    source: str
+    target: str
+    align: str
+    order: str
+    dry_run: bool
+    bytes: int
+    tensors: int
+    files: list[RepackedFile]
+    aligned_tensors: int
+    aligned_bytes: int
+    fillers: int
+    every_adds_fillers: int
+    refused_by: list[str]
+    sidecars: list[str]
+    skipped: list[SkippedFile]
+    seconds: float
+    peak_anon_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedFile:
+    path: str
+    size_bytes: int
+    extents: int | None
+    ideal_extents: int | None
+    contiguous: bool | None
+    extents_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyResult:
+    """`files`, `tensors` and `bytes` count what was looked at; `tensor_bytes` the data in it, without the headers;
+    `digests_checked` the tensors whose bytes were hashed. Fillers are checked too, but count as bytes of files only.
+
+    `unjudged` names what could not be read, so that an unreadable file is never called clean.
+    """
+
+    path: str
+    findings: list[Finding]
+    unjudged: list[str]
+    files: int
+    tensors: int
+    bytes: int
+    tensor_bytes: int
+    digests_checked: int
+    digests_reason: str | None
+    alignment: list[AlignmentCount]
+    layout: list[VerifiedFile]
+    seconds: float
+
+    @property
+    def errors(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.severity == "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRange:
+    """Bytes of a file that could not be brought in, with the system's reason."""
+
+    file: str
+    offset_bytes: int
+    length_bytes: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class WarmResult:
+    """`bytes` is the checkpoint's size; `read_bytes` what this run brought in, of `planned_bytes`.
+
+    Resident counts are null when unknown, with `residency_reason`; `residency_method` says how they were got:
+    `mincore`, or `sampled` with its 95 % bound in bytes.
+    """
+
+    path: str
+    filesystem: str
+    order: str
+    dry_run: bool
+    bytes: int
+    resident_before_bytes: int | None
+    resident_after_bytes: int | None
+    residency_method: str | None
+    residency_bound_bytes: int
+    residency_reason: str | None
+    planned_bytes: int
+    read_bytes: int
+    seconds: float
+    cpu_seconds: float
+    reader: str | None
+    streams: int
+    budget_bytes: int | None
+    budget_reason: str
+    complete: bool
+    failed: list[FailedRange] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class EvictResult:
+    """The keys of WarmResult that make sense for taking pages out; `kept` says what stayed in memory, and why."""
+
+    path: str
+    dry_run: bool
+    bytes: int
+    resident_before_bytes: int | None
+    resident_after_bytes: int | None
+    residency_method: str | None
+    residency_bound_bytes: int
+    residency_reason: str | None
+    read_bytes: int
+    seconds: float
+    reader: str | None
+    streams: int
+    budget_bytes: int | None
+    complete: bool
+    failed: list[FailedRange]
+    kept: list[SkippedFile]
+
+
+@dataclass(frozen=True, slots=True)
+class StatusFile:
+    """`residency_map` has one share from 0 to 1 a cell, first bytes first; null when residency is unknown."""
+
+    path: str
+    size_bytes: int
+    resident_bytes: int | None
+    residency_map: list[float] | None
+    residency_reason: str | None
+    extents: int | None
+    ideal_extents: int | None
+    contiguous: bool | None
+    extents_reason: str | None
+    aligned_tensors: int
+    aligned_bytes: int
+    tensors: int
+
+
+@dataclass(frozen=True, slots=True)
+class StatusResult:
+    path: str
+    filesystem: str
+    bytes: int
+    resident_bytes: int | None
+    tensors: int
+    manifest: bool
+    ignored: list[str]
+    files: list[StatusFile]

@@ -1,0 +1,39 @@
+"""What a result was measured on, kept with it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+PACKAGES = ("coldctl", "blake3", "msgspec", "numpy", "safetensors", "typer", "rich")
+
+
+def describe(folder: Path) -> dict[str, object]:
+    """This machine, the filesystem that holds `folder`, the versions in use, and the date."""
+    return {
+        "cpu": _field("/proc/cpuinfo", "model name"),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": int(_field("/proc/meminfo", "MemTotal").removesuffix(" kB")) * 1024,
+        "kernel": platform.release(),
+        "filesystem": _filesystem(folder),
+        "python": platform.python_version(),
+        "packages": {name: version(name) for name in PACKAGES},
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def _field(path: str, name: str) -> str:
+    for line in Path(path).read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == name:
+            return value.strip()
+    return "unknown"
+
+
+def _filesystem(folder: Path) -> str:
+    command = ("findmnt", "--noheadings", "--output", "FSTYPE", "--target", os.fspath(folder))
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()

@@ -1,0 +1,177 @@
+"""Every call to the kernel that repack makes fails once, one after the other, and each time the target is whole or bare.
+
+Nothing here is a mock: the real calls run, and the Nth of a kind fails as the kernel lets it fail.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coldctl.errors import ColdctlError, EnvironmentLacksError, NoSpaceError, UnreadableError
+from coldctl.jobs.repack import RepackOptions, repack
+from coldctl.jobs.verify import VerifyOptions, verify
+from coldctl.loader import syscalls
+from tests.tiny import contents, made, snapshot, write_sharded
+
+CALLS = [
+    (os, "pwrite"),
+    (os, "preadv"),
+    (os, "pread"),
+    (os, "open"),
+    (os, "fsync"),
+    (os, "replace"),
+    (os, "mkdir"),
+    (os, "ftruncate"),
+    (os, "statvfs"),
+    (os, "listdir"),
+    (os, "fstat"),
+    (syscalls, "fallocate"),
+    (syscalls, "sync_file_range"),
+    (syscalls, "fiemap"),
+]
+ERRORS = {errno.ENOSPC: NoSpaceError, errno.EIO: UnreadableError, errno.EACCES: EnvironmentLacksError}
+MOST_CALLS = 400
+
+
+class Failing:
+    """Stands before a call and fails the `number`th time. `happened` says whether it came to that."""
+
+    def __init__(self, real: Callable[..., Any], number: int, code: int) -> None:
+        self.happened = False
+        self._real, self._left, self._code = real, number, code
+        self._lock = threading.Lock()
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        with self._lock:
+            self._left -= 1
+            fails = self._left == 0
+            self.happened = self.happened or fails
+        if fails:
+            raise OSError(self._code, os.strerror(self._code))
+        return self._real(*arguments, **options)
+
+
+@contextmanager
+def failing(module: Any, name: str, number: int, code: int) -> Iterator[Failing]:
+    fault = Failing(getattr(module, name), number, code)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, name, fault)
+        yield fault
+
+
+def attempt(options: RepackOptions, module: Any, name: str, number: int, code: int) -> tuple[Failing, Exception | None]:
+    """One repack with one failing call, and what came of it."""
+    with failing(module, name, number, code) as fault:
+        try:
+            repack(options)
+        except ColdctlError as error:
+            return fault, error
+        return fault, None
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    write_sharded(folder, [{"a": made("U8", 5000), "b": made("U8", 8192)}, {"c": made("U8", 3), "d": made("F32", 0)}])
+    (folder / "config.json").write_text("{}")
+    (folder / "sub").mkdir()
+    (folder / "sub" / "vocab.txt").write_text("x")
+    return folder
+
+
+@pytest.mark.parametrize("code", ERRORS, ids=errno.errorcode.get)
+@pytest.mark.parametrize(("module", "name"), CALLS, ids=[name for _, name in CALLS])
+def test_a_new_target_is_whole_or_not_there(source: Path, tmp_path: Path, module: Any, name: str, code: int) -> None:
+    repack(RepackOptions(str(source), str(tmp_path / "whole"), align="every"))
+    whole, before = contents(tmp_path / "whole"), snapshot(source)
+    descriptors = set(os.listdir("/proc/self/fd"))
+    parent = tmp_path / "new"
+    target = parent / "target"
+    for number in range(1, MOST_CALLS):
+        fault, error = attempt(RepackOptions(str(source), str(target), align="every"), module, name, number, code)
+        if error is None:
+            assert contents(target) == whole
+            if not fault.happened:
+                break
+            for path in sorted(parent.rglob("*"), reverse=True):
+                path.rmdir() if path.is_dir() else path.unlink()
+            parent.rmdir()
+        else:
+            assert isinstance(error, (*ERRORS.values(), ColdctlError))
+            assert not parent.exists(), f"call {number}: {error}"
+            check_class(error, name, code)
+    else:
+        raise AssertionError(f"{name} was called {MOST_CALLS} times and more")
+    assert snapshot(source) == before
+    assert set(os.listdir("/proc/self/fd")) == descriptors
+
+
+def check_class(error: Exception, name: str, code: int) -> None:
+    """The error says what failed: what the storage does not give is unreadable, whatever it gives as a reason."""
+    if name == "preadv":
+        assert isinstance(error, UnreadableError)
+    else:
+        assert isinstance(error, ERRORS[code])
+
+
+@pytest.mark.parametrize("code", ERRORS, ids=errno.errorcode.get)
+@pytest.mark.parametrize(
+    ("module", "name"), [(os, "pwrite"), (os, "open"), (os, "fsync"), (os, "replace"), (os, "unlink"),
+                         (syscalls, "fallocate")], ids=["pwrite", "open", "fsync", "replace", "unlink", "fallocate"],
+)  # fmt: skip
+def test_under_force_every_name_is_the_old_or_the_new_file(
+    source: Path, tmp_path: Path, module: Any, name: str, code: int
+) -> None:
+    old_source = tmp_path / "old"
+    write_sharded(old_source, [{"a": made("U8", 5000, seed=9)}, {"old": made("U8", 9)}, {"older": made("U8", 7)}])
+    (old_source / "config.json").write_text('{"old": true}')
+    repack(RepackOptions(str(source), str(tmp_path / "whole")))
+    new = contents(tmp_path / "whole")
+    for number in range(1, MOST_CALLS):
+        target = tmp_path / f"target-{number}"
+        repack(RepackOptions(str(old_source), str(target)))
+        (target / "notes.txt").write_text("mine")
+        old = contents(target)
+        fault, error = attempt(RepackOptions(str(source), str(target), force=True), module, name, number, code)
+        if not fault.happened:
+            break
+        found = contents(target)
+        if error is None:
+            assert found == new | {"notes.txt": b"mine"}
+            continue
+        assert isinstance(error, ERRORS[code])
+        assert not [path for path in found if ".coldctl-" in path]
+        assert all(data in (old.get(path), new.get(path)) for path, data in found.items())
+        # What may be missing is what makes the set usable, or belongs to the old one alone.
+        assert {"config.json", "notes.txt"} <= found.keys()
+        if "model.safetensors.index.json" in found and found != old:
+            assert found == new | {"notes.txt": b"mine"}
+    else:
+        raise AssertionError(f"{name} was called {MOST_CALLS} times and more")
+    assert number > 1
+
+
+@pytest.mark.parametrize("name", ["preadv", "pread", "open"])
+def test_verify_never_calls_clean_what_it_could_not_read(source: Path, tmp_path: Path, name: str) -> None:
+    target = tmp_path / "target"
+    repack(RepackOptions(str(source), str(target), align="every"))
+    for number in range(1, MOST_CALLS):
+        with failing(os, name, number, errno.EIO) as fault:
+            try:
+                result = verify(VerifyOptions(str(target)))
+            except ColdctlError as error:
+                assert isinstance(error, UnreadableError)
+                continue
+        assert result.errors == []
+        if not fault.happened:
+            assert (result.unjudged, result.digests_checked) == ([], result.tensors)
+            break
+        assert result.unjudged or result.digests_checked == result.tensors == 4

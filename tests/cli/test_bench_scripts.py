@@ -1,0 +1,111 @@
+"""Every benchmark in scripts/bench runs to its end at a small size and writes what it promises; no figure is judged."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.bench.child import Sample, run, run_watching_memory
+from scripts.bench.pairs import interleave, median_ratio
+from tests.filesystems import need
+
+ROOT = Path(__file__).parents[2]
+MIB = 1 << 20
+
+
+def bench(name: str, report: Path, *arguments: str) -> Any:
+    """The JSON document of one benchmark; its exit status has to say what its verdicts say."""
+    command = (sys.executable, "-m", f"scripts.bench.{name}", "--rounds", "2", "--json", str(report), *arguments)
+    done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    assert report.exists(), done.stderr
+    document = json.loads(report.read_text())
+    assert done.returncode == (0 if all(target["met"] for target in document["targets"]) else 1)
+    for target in document["targets"]:
+        assert f"{'met' if target['met'] else 'MISSED'}: {target['found']}; wanted {target['wanted']}" in done.stdout
+    assert document["benchmark"] == name
+    assert document["machine"].keys() >= {"cpu", "cores", "memory_bytes", "kernel", "filesystem", "packages", "date"}
+    for samples in document["samples"].values():
+        assert len(samples) == document["rounds"] == 2
+        assert all(sample["seconds"] > 0 for sample in samples)
+    return document
+
+
+@pytest.mark.root
+def test_repack_vs_cp(tmp_path: Path) -> None:
+    need("mkfs.ext4", "fincore", "findmnt")
+    document = bench("repack_vs_cp", tmp_path / "report.json", "--size", "16MiB")
+    assert set(document["samples"]) == {"coldctl repack", "cp + sync", "coldctl repack --dry-run"}
+    assert document["machine"]["filesystem"] == "ext4"
+
+
+@pytest.mark.root
+def test_prewarm_vs_tools(tmp_path: Path) -> None:
+    need("mkfs.ext4", "fincore", "findmnt", "vmtouch")
+    document = bench("prewarm_vs_tools", tmp_path / "report.json", "--size", "16MiB")
+    assert set(document["samples"]) >= {"coldctl prewarm", "cat", "dd bs=1M", "vmtouch -t"}
+    assert len(document["targets"]) == 2
+
+
+def test_verify_vs_limit(tmp_path: Path) -> None:
+    need("fincore", "findmnt")
+    document = bench("verify_vs_limit", tmp_path / "report.json", "--size", "16MiB", "--folder", str(tmp_path))
+    assert set(document["samples"]) == {"coldctl verify", "copy + hash"}
+
+
+def test_memory(tmp_path: Path) -> None:
+    need("findmnt")
+    sizes = ("--size", "4MiB", "8MiB", "--folder", str(tmp_path))
+    document = bench("memory", tmp_path / "report.json", *sizes)
+    assert [len(samples) for samples in document["samples"].values()] == [2, 2]
+    for samples in document["samples"].values():
+        assert all(sample["peak_anon_bytes"] > document["imports_bytes"] / 2 for sample in samples)
+
+
+def test_startup(tmp_path: Path) -> None:
+    need("findmnt")
+    document = bench("startup", tmp_path / "report.json", "--size", "16MiB", "--tensors", "2000")
+    assert set(document["samples"]) == {"coldctl --version", "python -c pass", "coldctl status"}
+
+
+def test_rounds_alternate_and_keep_every_sample() -> None:
+    ran = []
+
+    def contender(name: str) -> Sample:
+        ran.append(name)
+        return Sample(float(len(ran)), 0.0)
+
+    samples = interleave({"a": lambda: contender("a"), "b": lambda: contender("b")}, 3)
+    assert ran == ["a", "b", "b", "a", "a", "b"]
+    assert [sample.seconds for sample in samples["a"]] == [1, 4, 5]
+    assert [sample.seconds for sample in samples["b"]] == [2, 3, 6]
+
+
+def test_median_ratio_is_paired_and_its_bounds_repeat() -> None:
+    numerators, denominators = [2.0, 30.0, 4.0, 8.0, 10.0], [1.0, 10.0, 4.0, 4.0, 5.0]
+    ratio = median_ratio(numerators, denominators)
+    assert ratio.median == 2
+    assert 1 <= ratio.low <= 2 <= ratio.high <= 3
+    assert median_ratio(numerators, denominators) == ratio
+
+
+def test_equal_pairs_have_no_spread() -> None:
+    ratio = median_ratio([3.0] * 15, [2.0] * 15)
+    assert (ratio.median, ratio.low, ratio.high) == (1.5, 1.5, 1.5)
+
+
+def test_memory_of_a_child_is_seen() -> None:
+    holds_64_mib = "import time; held = bytearray(b'x') * (64 << 20); time.sleep(0.2)"
+    peak_bytes = run_watching_memory(sys.executable, "-c", holds_64_mib).peak_anon_bytes
+    assert peak_bytes is not None
+    assert 64 * MIB <= peak_bytes < 160 * MIB
+
+
+def test_a_failing_command_is_no_sample() -> None:
+    with pytest.raises(subprocess.CalledProcessError):
+        run(sys.executable, "-c", "raise SystemExit(3)")

@@ -1,0 +1,121 @@
+"""Every option reads a variable; the flag wins over it, it wins over the default; a bad value names the variable."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+import typer
+
+from coldctl.cli.app import build
+from coldctl.cli.invocation import COMMANDS
+from tests.cli.process import Run
+
+# A value that is no default, the value that it means, another one for the flag, and one that makes no sense.
+VALUES: dict[str, tuple[str, Any, list[str], Any]] = {
+    "align": ("every", "every", ["--align", "page"], "page"),
+    "order": ("layers", "layers", ["--order", "file"], "file"),
+    "shard_size": ("2GiB", 2 << 30, ["--shard-size", "3MB"], 3_000_000),
+    "loader": ("vllm", "vllm", ["--loader", "sglang"], "sglang"),
+    "budget": ("60%", "60%", ["--budget", "none"], "none"),
+    "jobs": ("3", 3, ["--jobs", "4"], 4),
+    "digests": ("0", False, ["--digests"], True),
+}
+FLAGS = ("force", "dry_run", "json", "quiet", "strict", "all_or_nothing")
+
+GROUP: Any = typer.main.get_command(build())
+OPTIONS = [
+    (command, option.name)
+    for command in COMMANDS
+    for option in GROUP.commands[command].params
+    if option.param_type_name == "option"
+]
+
+
+def parse(command: str, *options: str) -> dict[str, Any]:
+    parser = GROUP.commands[command]
+    paths = ["path"] * sum(parameter.param_type_name == "argument" for parameter in parser.params)
+    parsed: dict[str, Any] = parser.make_context(command, [*paths, *options]).params
+    return parsed
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("COLDCTL_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize(("command", "option"), OPTIONS)
+def test_a_variable_sets_the_option(monkeypatch: pytest.MonkeyPatch, command: str, option: str) -> None:
+    text, meaning, _, _ = VALUES.get(option, ("1", True, [], True))
+    assert option in VALUES or option in FLAGS
+    assert parse(command)[option] != meaning
+    monkeypatch.setenv(f"COLDCTL_{command.upper()}_{option.upper()}", text)
+    assert parse(command)[option] == meaning
+
+
+@pytest.mark.parametrize(("command", "option"), [pair for pair in OPTIONS if pair[1] in VALUES])
+def test_the_flag_wins_over_the_variable(monkeypatch: pytest.MonkeyPatch, command: str, option: str) -> None:
+    text, _, flag, meaning = VALUES[option]
+    monkeypatch.setenv(f"COLDCTL_{command.upper()}_{option.upper()}", text)
+    assert parse(command, *flag)[option] == meaning
+
+
+@pytest.mark.parametrize(("command", "option"), [pair for pair in OPTIONS if pair[1] in FLAGS])
+def test_a_flag_wins_over_a_variable_that_says_no(monkeypatch: pytest.MonkeyPatch, command: str, option: str) -> None:
+    monkeypatch.setenv(f"COLDCTL_{command.upper()}_{option.upper()}", "0")
+    assert parse(command)[option] is False
+    assert parse(command, "--" + option.replace("_", "-"))[option] is True
+
+
+@pytest.mark.parametrize(("command", "option"), OPTIONS)
+def test_an_empty_variable_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch, command: str, option: str) -> None:
+    expected = parse(command)[option]
+    monkeypatch.setenv(f"COLDCTL_{command.upper()}_{option.upper()}", "")
+    assert parse(command)[option] == expected
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        *(
+            f"COLDCTL_{command.upper()}_{option.upper()}"
+            for command, option in OPTIONS
+            if option not in ("loader", "budget", "json")
+        ),
+        "COLDCTL_DEBUG",
+        "COLDCTL_PROGRESS_SECONDS",
+        "COLDCTL_LOG_FORMAT",
+    ],
+)
+def test_a_bad_value_exits_with_2_and_names_the_variable(coldctl: Run, variable: str) -> None:
+    command = next((name for name in COMMANDS if name.upper() == variable.split("_")[1]), "status")
+    paths = ["source", "target"] if command == "repack" else ["path"]
+    done = coldctl(command, *paths, "--json", environment={variable: "8G?"})
+    assert done.returncode == 2
+    assert variable in done.stderr
+    assert json.loads(done.stdout)["error"]["code"] == "usage"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_bad_value_of_the_json_variable_is_told_as_text(coldctl: Run, command: str) -> None:
+    paths = ["source", "target"] if command == "repack" else ["path"]
+    done = coldctl(command, *paths, environment={f"COLDCTL_{command.upper()}_JSON": "maybe"})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"COLDCTL_{command.upper()}_JSON" in done.stderr
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "1e30", "ten"])
+def test_progress_seconds_must_be_a_time(coldctl: Run, seconds: str) -> None:
+    done = coldctl("status", "path", environment={"COLDCTL_PROGRESS_SECONDS": seconds})
+    assert done.returncode == 2
+    assert "COLDCTL_PROGRESS_SECONDS" in done.stderr
+
+
+def test_a_budget_that_the_job_refuses_names_its_variable_too(coldctl: Run, model: os.PathLike[str]) -> None:
+    done = coldctl("prewarm", os.fspath(model), environment={"COLDCTL_PREWARM_BUDGET": "8G"})
+    assert done.returncode == 2
+    assert "8GiB" in done.stderr
+    assert "COLDCTL_PREWARM_BUDGET" in done.stderr

@@ -1,0 +1,115 @@
+"""Runs the commands of README.md in order, as a reader would, and compares or rewrites what it says they print.
+
+A block that begins with ```console is a session: lines that start with "$ " are commands, the rest is their output.
+Parts between `<!-- generated: NAME -->` and `<!-- end -->` come from the code. To rewrite README.md after a change:
+
+    python -m tests.docs.readme
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from coldctl.cli.exits import meanings
+from coldctl.engines import ENGINES
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+
+_SESSION = re.compile(r"```console\n(.*?)```", re.DOTALL)
+_GENERATED = re.compile(r"(<!-- generated: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+_VARYING = (
+    (re.compile(r"\d+(\.\d+)? [GM]B/s"), "RATE"),
+    (re.compile(r"\d+(\.\d+)? s\b"), "TIME"),
+    (re.compile(r"\d+ streams?"), "STREAMS"),
+    (re.compile(r"(\d+ runs?, .*|unknown: .*)$", re.MULTILINE), "EXTENTS"),
+    (re.compile(r" on \w+(,|$)", re.MULTILINE), r" on FILESYSTEM\1"),
+    (re.compile(r"budget \d.*?\)"), "BUDGET"),
+    (re.compile(r"resident: .*? before"), "resident: SOME before"),
+)
+"""What another machine prints differently. Everything else must be the same to the letter."""
+
+
+class Step(NamedTuple):
+    command: str
+    output: str
+
+
+def sessions(text: str) -> list[list[Step]]:
+    """The commands of each session in `text`, each with the output that stands below it."""
+    return [list(_steps(match[1])) for match in _SESSION.finditer(text)]
+
+
+def run_all(text: str) -> list[list[Step]]:
+    """The same sessions with what the commands print now, all of them in one fresh folder with the repo's scripts."""
+    with tempfile.TemporaryDirectory(prefix="coldctl-readme-") as folder:
+        (Path(folder) / "scripts").symlink_to(ROOT / "scripts")
+        return [[_run(step.command, folder) for step in steps] for steps in sessions(text)]
+
+
+def varying_replaced(output: str) -> str:
+    """`output` without the figures that differ from run to run and from machine to machine."""
+    for pattern, word in _VARYING:
+        output = pattern.sub(word, output)
+    return output
+
+
+def generated(name: str) -> str:
+    """The text that belongs between the markers of `name`."""
+    if name == "exit_codes":
+        rows = [f"| {code} | {meaning} |" for code, meaning in meanings().items()]
+        return "\n".join(["| code | meaning |", "| --- | --- |", *rows, ""])
+    rows = [f"| {e.name} | {e.versions} | {e.page_cache} | {e.source} |" for e in ENGINES]
+    return "\n".join(
+        ["| engine or loader | version read | page cache | seen in |", "| --- | --- | --- | --- |", *rows, ""]
+    )
+
+
+def generated_parts(text: str) -> dict[str, str]:
+    return {match[2]: match[3] for match in _GENERATED.finditer(text)}
+
+
+def rewritten(text: str) -> str:
+    """README.md with fresh outputs and generated parts."""
+    fresh = iter(run_all(text))
+    text = _SESSION.sub(lambda _: "```console\n" + "".join(map(_as_text, next(fresh))) + "```", text)
+    return _GENERATED.sub(lambda match: match[1] + generated(match[2]) + match[4], text)
+
+
+def _steps(block: str) -> Iterator[Step]:
+    for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        command, _, output = part.partition("\n")
+        yield Step(command, output)
+
+
+def _run(command: str, folder: str) -> Step:
+    quiet = {f"COLDCTL_{name}_QUIET": "1" for name in ("REPACK", "VERIFY", "PREWARM", "EVICT", "STATUS")}
+    plain = {key: value for key, value in os.environ.items() if key not in ("GITHUB_ACTIONS", "FORCE_COLOR")}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        env={**plain, **quiet, "PATH": path, "LC_ALL": "C.UTF-8"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return Step(command, done.stdout)
+
+
+def _as_text(step: Step) -> str:
+    return f"$ {step.command}\n{step.output}"
+
+
+if __name__ == "__main__":
+    README.write_text(rewritten(README.read_text()))

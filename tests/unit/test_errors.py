@@ -1,0 +1,73 @@
+"""The exception tree: codes that do not clash, and system errors sorted into it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from coldctl import errors
+
+EXIT_CODES = {
+    "ColdctlError": 70,
+    "UsageError": 2,
+    "RefusedError": 3,
+    "UnreadableError": 3,
+    "InputError": 4,
+    "FaultError": 4,
+    "ChangedError": 4,
+    "EnvironmentLacksError": 5,
+    "NoSpaceError": 6,
+}
+
+
+def tree(root: type[errors.ColdctlError]) -> Iterator[type[errors.ColdctlError]]:
+    yield root
+    for child in root.__subclasses__():
+        yield from tree(child)
+
+
+def test_every_class_has_the_exit_code_that_is_promised() -> None:
+    found = {kind.__name__: kind.exit_code for kind in tree(errors.ColdctlError) if kind is not errors.StoppedError}
+    assert found == EXIT_CODES
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(2, 130), (15, 143)])
+def test_a_stop_has_the_exit_code_of_its_signal(number: int, exit_code: int) -> None:
+    assert errors.StoppedError(number).exit_code == exit_code
+
+
+def test_a_fault_carries_its_rule_and_place() -> None:
+    fault = errors.FaultError("overlap", rule="header.overlap", file="a.safetensors", tensor="w", hint="rewrite it")
+    assert (fault.code, fault.rule, fault.file, fault.tensor, fault.hint) == (
+        "header.overlap",
+        "header.overlap",
+        "a.safetensors",
+        "w",
+        "rewrite it",
+    )
+    assert str(fault) == fault.message == "overlap"
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.ENOENT, errors.InputError),
+        (errno.ENOTDIR, errors.InputError),
+        (errno.ELOOP, errors.InputError),
+        (errno.EACCES, errors.EnvironmentLacksError),
+        (errno.EPERM, errors.EnvironmentLacksError),
+        (errno.EROFS, errors.EnvironmentLacksError),
+        (errno.ENOSPC, errors.NoSpaceError),
+        (errno.EDQUOT, errors.NoSpaceError),
+        (errno.EFBIG, errors.NoSpaceError),
+        (errno.EIO, errors.UnreadableError),
+        (errno.EMFILE, errors.EnvironmentLacksError),
+    ],
+)
+def test_a_system_error_finds_its_class(number: int, kind: type[errors.ColdctlError]) -> None:
+    made = errors.from_os_error(OSError(number, os.strerror(number)), "read", "/a/b")
+    assert type(made) is kind
+    assert made.message == f"cannot read /a/b: {os.strerror(number)}"
