@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coldctl.errors import RefusedError, UsageError
 from coldctl.events import NULL, Events
@@ -187,6 +187,22 @@ def _warm(segments: list[Segment], reader: PageReader, cap: int, events: Events)
     events.begin("warming", sum(segment.nbytes for segment in segments))
     streams = share_out(segments, make_worker, events, first=1, cap=cap) if segments else 0
     events.end()
-    failed.sort(key=lambda range_: (range_.file, range_.offset_bytes))
+    failed = _merged(failed)
     failed_bytes = sum(range_.length_bytes for range_ in failed)
     return _Warmed(sum(segment.nbytes for segment in segments) - failed_bytes, streams, failed)
+
+
+def _merged(failed: list[FailedRange]) -> list[FailedRange]:
+    """In file order, with neighbours that failed for the same reason as one range."""
+    merged: list[FailedRange] = []
+    for found in sorted(failed, key=lambda range_: (range_.file, range_.offset_bytes)):
+        last = merged[-1] if merged else None
+        if last and (last.file, last.error) == (found.file, found.error) and _end(last) == found.offset_bytes:
+            merged[-1] = replace(last, length_bytes=last.length_bytes + found.length_bytes)
+        else:
+            merged.append(found)
+    return merged
+
+
+def _end(failed: FailedRange) -> int:
+    return failed.offset_bytes + failed.length_bytes

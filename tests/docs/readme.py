@@ -29,6 +29,7 @@ _GENERATED = re.compile(r"(<!-- generated: (\w+) -->\n)(.*?)(<!-- end -->)", re.
 _VARYING = (
     (re.compile(r"\d+(\.\d+)? [GM]B/s"), "RATE"),
     (re.compile(r"\d+(\.\d+)? s\b"), "TIME"),
+    (re.compile(r'(?<=seconds": )[\d.e-]+'), "TIME"),
     (re.compile(r"\d+ streams?"), "STREAMS"),
     (re.compile(r"(\d+ runs?, .*|unknown: .*)$", re.MULTILINE), "EXTENTS"),
     (re.compile(r" on \w+(,|$)", re.MULTILINE), r" on FILESYSTEM\1"),

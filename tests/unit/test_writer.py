@@ -162,6 +162,24 @@ def test_what_was_written_is_pushed_to_the_device_as_it_comes(tmp_path: Path, mo
     assert pushes == [(0, 0)]
 
 
+@pytest.mark.parametrize(("number", "fails"), [(errno.ENOSYS, False), (errno.ESPIPE, False), (errno.EIO, True)])
+def test_a_kernel_that_cannot_push_will_do_but_a_disk_that_fails_will_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, fails: bool
+) -> None:
+    def push(*_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("coldctl.loader.writer._PUSH_BYTES", 1)
+    monkeypatch.setattr(syscalls, "sync_file_range", push)
+    if fails:
+        with pytest.raises(UnreadableError), writing(tmp_path / "new", shard()):
+            pass
+    else:
+        with writing(tmp_path / "new", shard()) as writer:
+            give_all(writer)
+        check(tmp_path / "new")
+
+
 def test_a_header_that_readers_refuse_is_not_made() -> None:
     long = Placed("n" * 100_000_000, "U8", (0,), 0, None)
     with pytest.raises(FaultError) as caught:

@@ -20,8 +20,9 @@ from coldctl.results import Finding
 def compare(checkpoint: Checkpoint, members: Collection[str], listed: Manifest, content: Content) -> list[Finding]:
     """Every difference between the files as they are and as the manifest says they were written.
 
-    `members` names all files of the checkpoint, those too that `checkpoint` leaves out as faulty. Of a single file of a larger checkpoint only that file is compared. Tensors in `content.unreadable` are left out,
-    and so is the root of their file: nothing can be said of them. Raises ChangedError when a header changes meanwhile.
+    `members` names all files of the checkpoint, those too that `checkpoint` leaves out as faulty. Of a single file of a
+    larger checkpoint only that file is compared. Tensors in `content.unreadable` are left out, and so is the root of
+    their file: nothing can be said of them. Raises ChangedError when a header changes meanwhile.
     """
     files = {file.path: file for file in listed.files}
     shards = {shard.name: shard for shard in checkpoint.shards}

@@ -17,7 +17,7 @@ from coldctl.loader.format.header import Tensor
 from coldctl.loader.format.layout import count_alignment, is_filler
 from coldctl.loader.format.manifest import Manifest
 from coldctl.loader.format.rules import finding
-from coldctl.results import Finding, VerifiedFile, VerifyResult
+from coldctl.results import Extents, Finding, VerifiedFile, VerifyResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,10 @@ def _bool(file: str, tensor: str) -> Finding:
 
 
 def _layout(shard: Shard) -> VerifiedFile:
-    found = extents(shard.path)
+    try:
+        found = extents(shard.path)
+    except OSError as error:
+        found = Extents(None, None, None, None, f"the file cannot be looked at: {error.strerror}")
     return VerifiedFile(
         shard.name, shard.size_bytes, found.extents, found.ideal_extents, found.contiguous, found.reason
     )
