@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
@@ -19,9 +20,9 @@ from coldctl.loader.host.mounts import filesystem_of, is_network
 from coldctl.loader.order import ORDERS, Order
 from coldctl.loader.pages.residency import Residency
 from coldctl.loader.pages.warm import WINDOW_BYTES, PageReader, choose_reader
-from coldctl.loader.plan import Segment
+from coldctl.loader.plan import Segment, source_of
 from coldctl.loader.pool import Worker, default_streams_cap, share_out
-from coldctl.loader.source import OpenLocalFile
+from coldctl.loader.source import LastOpened
 from coldctl.results import FailedRange, WarmResult
 from coldctl.units import format_share, format_size, parse_share, parse_size
 
@@ -68,6 +69,7 @@ def prewarm(options: PrewarmOptions, events: Events = NULL) -> WarmResult:
     reader = choose_reader()
     warmed = _Warmed(0, 0, [])
     if not options.dry_run:
+        _forget_headers(checkpoint, before)
         segments = missing if budget_bytes is None else list(_within(missing, budget_bytes))
         warmed = _warm(segments, reader, _streams_cap(options, checkpoint), events)
     after = Totals.of(measure_all(options.path).values()) if warmed.read_bytes else Totals.of(before.values())
@@ -148,6 +150,16 @@ def _missing(checkpoint: Checkpoint, order: Order, before: dict[str, Residency])
     yield from plan.only(plan.page_segments(checkpoint, order), ranges)
 
 
+def _forget_headers(checkpoint: Checkpoint, before: dict[str, Residency]) -> None:
+    """Drop what reading the header brought of files that were cold at their start. Pages that lie there already would
+    have the kernel read the first MiBs of each file in single pages instead of large folios."""
+    for shard in checkpoint.shards:
+        missing = before[shard.path].missing
+        if missing and missing[0][0] == 0:
+            with source_of(shard).open() as opened:
+                os.posix_fadvise(opened.fd, 0, missing[0][1], os.POSIX_FADV_DONTNEED)
+
+
 def _within(segments: Iterable[Segment], budget_bytes: int) -> Iterator[Segment]:
     """The head of `segments` that fits the budget: what loads first is what is warm."""
     left_bytes = budget_bytes
@@ -169,20 +181,16 @@ def _warm(segments: list[Segment], reader: PageReader, cap: int, events: Events)
     lock = threading.Lock()
 
     def warm(segment: Segment, fd: int) -> Iterator[int]:
-        for start_bytes in range(0, segment.nbytes, WINDOW_BYTES):
-            nbytes = min(WINDOW_BYTES, segment.nbytes - start_bytes)
-            for offset_bytes, length_bytes, error in reader.read(fd, segment.offset_bytes + start_bytes, nbytes):
+        for window in plan.cut(segment, WINDOW_BYTES):
+            for offset_bytes, length_bytes, error in reader.read(fd, window.offset_bytes, window.nbytes):
                 with lock:
                     failed.append(FailedRange(segment.source.name, offset_bytes, length_bytes, error))
-            yield nbytes
+            yield window.nbytes
 
     @contextmanager
     def make_worker() -> Iterator[Worker[Segment]]:
-        def work(segment: Segment) -> Iterator[int]:
-            with OpenLocalFile(segment.source) as opened:
-                yield from warm(segment, opened.fd)
-
-        yield work
+        with LastOpened() as opened:
+            yield lambda segment: warm(segment, opened.get(segment.source).fd)
 
     events.begin("warming", sum(segment.nbytes for segment in segments))
     streams = share_out(segments, make_worker, events, first=1, cap=cap) if segments else 0

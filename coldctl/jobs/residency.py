@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from coldctl.errors import from_os_error
-from coldctl.loader.format.locate import locate
+from coldctl.events import NULL
+from coldctl.loader.format.locate import Member, locate
 from coldctl.loader.pages.residency import Residency, measure
+from coldctl.loader.pool import default_streams_cap, share_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +42,15 @@ def measure_all(path: str, *, cells: int = 0) -> dict[str, Residency]:
     Opens nothing for reading, so that what was cold is still cold when it is measured. Raises InputError when there is
     no checkpoint, and what `from_os_error` makes of a file that cannot be opened.
     """
-    measured = {}
-    for member in locate(path).members:
+    measured: dict[str, Residency] = {}
+
+    def work(member: Member) -> Iterator[int]:
         try:
             measured[member.path] = measure(member.path, cells=cells)
         except OSError as error:
             raise from_os_error(error, "open", member.path) from error
-    return measured
+        yield member.size_bytes
+
+    members, cap = locate(path).members, default_streams_cap()
+    share_out(members, lambda: nullcontext(work), NULL, first=cap, cap=cap)
+    return {member.path: measured[member.path] for member in members}

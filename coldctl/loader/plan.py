@@ -60,18 +60,21 @@ def tensor_segments(pairs: Iterable[tuple[Shard, Tensor]]) -> Iterator[Segment]:
 
 
 def page_segments(checkpoint: Checkpoint, order: Order) -> Iterator[Segment]:
-    """Segments that cover every byte of every shard, headers first, none over 64 MiB and none across a file."""
-    for shard in checkpoint.shards:
-        yield from chunked(Segment(source_of(shard), 0, shard.header.header_bytes))
-    for segment in tensor_segments(ordered_tensors(checkpoint, order)):
-        yield from chunked(segment)
+    """Segments that cover every byte of every shard, each header before the first tensor of its file.
+
+    What follows itself in both the order and the file is one run, cut at multiples of 64 MiB of the file.
+    """
+    for run in _runs(_headers_and_tensors(checkpoint, order)):
+        yield from cut(run, CHUNK_BYTES)
 
 
-def chunked(segment: Segment) -> Iterator[Segment]:
-    """`segment` cut into pieces of at most 64 MiB."""
-    for start_bytes in range(0, segment.nbytes, CHUNK_BYTES):
-        nbytes = min(CHUNK_BYTES, segment.nbytes - start_bytes)
-        yield Segment(segment.source, segment.offset_bytes + start_bytes, nbytes)
+def cut(segment: Segment, unit_bytes: int) -> Iterator[Segment]:
+    """`segment` cut at every multiple of `unit_bytes` of its source."""
+    start_bytes, end_bytes = segment.offset_bytes, segment.offset_bytes + segment.nbytes
+    while start_bytes < end_bytes:
+        stop_bytes = min(start_bytes - start_bytes % unit_bytes + unit_bytes, end_bytes)
+        yield Segment(segment.source, start_bytes, stop_bytes - start_bytes)
+        start_bytes = stop_bytes
 
 
 def only(segments: Iterable[Segment], missing: dict[str, list[tuple[int, int]]]) -> Iterator[Segment]:
@@ -88,6 +91,30 @@ def only(segments: Iterable[Segment], missing: dict[str, list[tuple[int, int]]])
             high_bytes = min(range_bytes + length_bytes, end_bytes)
             if low_bytes < high_bytes:
                 yield Segment(segment.source, low_bytes, high_bytes - low_bytes)
+
+
+def _headers_and_tensors(checkpoint: Checkpoint, order: Order) -> Iterator[Segment]:
+    sources = {shard.name: source_of(shard) for shard in checkpoint.shards}
+    headers = {s.name: Segment(sources[s.name], 0, s.header.header_bytes) for s in checkpoint.shards}
+    for shard, tensor in ordered_tensors(checkpoint, order):
+        if shard.name in headers:
+            yield headers.pop(shard.name)
+        yield Segment(sources[shard.name], tensor.offset_bytes, tensor.nbytes)
+    yield from headers.values()
+
+
+def _runs(segments: Iterable[Segment]) -> Iterator[Segment]:
+    """Neighbours that continue each other, as one."""
+    run: Segment | None = None
+    for segment in segments:
+        if run and segment.source is run.source and segment.offset_bytes == run.offset_bytes + run.nbytes:
+            run = run._replace(nbytes=run.nbytes + segment.nbytes)
+            continue
+        if run:
+            yield run
+        run = segment
+    if run:
+        yield run
 
 
 def _continues(run: list[Tensor], tensor: Tensor) -> bool:

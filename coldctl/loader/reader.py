@@ -7,8 +7,6 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Self
 
 from coldctl.errors import UnreadableError
 from coldctl.events import Events
@@ -16,7 +14,7 @@ from coldctl.loader.format.header import Tensor
 from coldctl.loader.plan import Segment
 from coldctl.loader.pool import Worker, default_streams_cap, share_out
 from coldctl.loader.sink import Sink
-from coldctl.loader.source import LocalFile, OpenSource
+from coldctl.loader.source import LastOpened, LocalFile, OpenSource
 from coldctl.units import MIB
 
 PIECE_BYTES = 1 * MIB
@@ -40,7 +38,7 @@ def read(segments: Iterable[Segment], sink: Sink, events: Events, *, unreadable:
     @contextmanager
     def make_worker() -> Iterator[Worker[Segment]]:
         buffer = memoryview(mmap.mmap(-1, PIECE_BYTES))
-        with _LastOpened() as opened:
+        with LastOpened() as opened:
 
             def work(segment: Segment) -> Iterator[int]:
                 try:
@@ -53,37 +51,6 @@ def read(segments: Iterable[Segment], sink: Sink, events: Events, *, unreadable:
             yield work
 
     return share_out(segments, make_worker, events, first=_FIRST_THREADS, cap=default_streams_cap())
-
-
-class _LastOpened:
-    """The source that one thread has open: the last one only, since plans seldom go back to a file."""
-
-    def __init__(self) -> None:
-        self._source: LocalFile | None = None
-        self._open: OpenSource | None = None
-
-    def get(self, source: LocalFile) -> OpenSource:
-        if self._open is None or self._source is None or source.path != self._source.path:
-            self._leave()
-            self._open, self._source = source.open(), source
-        return self._open
-
-    def _leave(self) -> None:
-        if self._open:
-            leaving, self._open = self._open, None
-            with leaving:
-                leaving.check_unchanged()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            self._leave()
-        elif self._open:
-            self._open.__exit__(kind, error, trace)
 
 
 def _pieces(segment: Segment, opened: OpenSource, sink: Sink, buffer: memoryview) -> Iterator[int]:

@@ -100,5 +100,36 @@ class OpenLocalFile:
         os.close(self.fd)
 
 
+class LastOpened:
+    """The source that one thread has open: the last one only, since plans seldom go back to a file."""
+
+    def __init__(self) -> None:
+        self._source: LocalFile | None = None
+        self._open: OpenLocalFile | None = None
+
+    def get(self, source: LocalFile) -> OpenLocalFile:
+        if self._open is None or self._source is None or source.path != self._source.path:
+            self._leave()
+            self._open, self._source = source.open(), source
+        return self._open
+
+    def _leave(self) -> None:
+        if self._open:
+            leaving, self._open = self._open, None
+            with leaving:
+                leaving.check_unchanged()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._leave()
+        elif self._open:
+            self._open.__exit__(kind, error, trace)
+
+
 def identity_of(stat: os.stat_result) -> Identity:
     return (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import subprocess
 import time
@@ -39,19 +38,6 @@ def make_cold(paths: Iterable[Path]) -> None:
             return
         time.sleep(0.05)
     raise NotAsWantedError(f"{resident_share(files):.1%} of the files stayed in the page cache")
-
-
-def touch_free_memory(nbytes: int) -> None:
-    """Use `nbytes` of free memory and give them back, so that the next page cache pages need nothing from outside.
-
-    A virtual machine with free page reporting hands blocks of 2 MiB and more that stay free for two seconds back to
-    its host, and fetching them again is several times slower than any reader. Which contender that hits depends on the
-    size of the pieces it allocates and on how long the machine was idle, not on how well it reads.
-    """
-    with mmap.mmap(-1, nbytes) as memory:
-        memory.madvise(mmap.MADV_HUGEPAGE)
-        for offset in range(0, nbytes, mmap.PAGESIZE):
-            memory[offset] = 1
 
 
 def make_warm(paths: Iterable[Path]) -> None:

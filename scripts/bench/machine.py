@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
+from scripts.bench import guest_memory
+
 PACKAGES = ("coldctl", "blake3", "msgspec", "numpy", "safetensors", "typer", "rich")
 
 
@@ -20,6 +22,7 @@ def describe(folder: Path) -> dict[str, object]:
         "memory_bytes": int(_field("/proc/meminfo", "MemTotal").removesuffix(" kB")) * 1024,
         "kernel": platform.release(),
         "filesystem": _filesystem(folder),
+        "free_page_reporting": guest_memory.state(),
         "python": platform.python_version(),
         "packages": {name: version(name) for name in PACKAGES},
         "date": datetime.now(UTC).date().isoformat(),

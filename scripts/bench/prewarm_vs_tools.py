@@ -35,7 +35,6 @@ def main() -> int:
         def warmed_by(*command: str) -> Callable[[], Sample]:
             def sample() -> Sample:
                 cache.make_cold(shards)
-                cache.touch_free_memory(nbytes)
                 measured = run(*command)
                 cache.expect_warm(shards)
                 return measured
@@ -44,7 +43,6 @@ def main() -> int:
 
         def started() -> Sample:
             cache.make_cold(shards)
-            cache.touch_free_memory(nbytes)
             return run(COLDCTL, "prewarm", "--quiet", "--dry-run", os.fspath(disk / "source"))
 
         contenders = {

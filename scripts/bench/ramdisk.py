@@ -9,15 +9,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from coldctl.units import MIB
+from scripts.bench import guest_memory
 
 
 @contextmanager
 def ram_disk(size_bytes: int) -> Iterator[Path]:
-    """Mount it with room for `size_bytes` of files, and take it away afterwards.
+    """Mount it with room for `size_bytes` of files, and take it away afterwards. The guest's memory stays its own.
 
     The image is written full first and never discarded, so that no round pays for memory that another has got already.
     """
-    with tempfile.TemporaryDirectory(prefix="coldctl-bench-", dir="/dev/shm") as folder:
+    with guest_memory.kept(), tempfile.TemporaryDirectory(prefix="coldctl-bench-", dir="/dev/shm") as folder:
         image, mount = Path(folder) / "image", Path(folder) / "mount"
         mount.mkdir()
         _fill(image, size_bytes + size_bytes // 16 + 64 * MIB)

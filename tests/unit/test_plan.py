@@ -88,18 +88,29 @@ def test_a_segment_carries_its_whole_tensors_empty_ones_too() -> None:
     assert (segment.offset_bytes, segment.nbytes) == (64, 15)
 
 
-def test_headers_come_first_and_nothing_is_over_64_mib() -> None:
+def test_runs_of_pages_begin_with_the_header_and_are_cut_at_multiples_of_64_mib() -> None:
     one = checkpoint(shard("1", {"a": 150 * MIB}, header_bytes=70 * MIB), shard("2", {"b": 3}))
     found = [(s.source.name, s.offset_bytes, s.nbytes) for s in plan.page_segments(one, "name")]
     assert found == [
         ("1", 0, 64 * MIB),
-        ("1", 64 * MIB, 6 * MIB),
-        ("2", 0, 64),
-        ("1", 70 * MIB, 64 * MIB),
-        ("1", 134 * MIB, 64 * MIB),
-        ("1", 198 * MIB, 22 * MIB),
-        ("2", 64, 3),
+        ("1", 64 * MIB, 64 * MIB),
+        ("1", 128 * MIB, 64 * MIB),
+        ("1", 192 * MIB, 28 * MIB),
+        ("2", 0, 67),
     ]
+
+
+def test_a_header_is_read_before_the_first_tensor_of_its_file() -> None:
+    found = [(s.source.name, s.offset_bytes, s.nbytes) for s in plan.page_segments(TWO, "layers")]
+    assert found == [
+        ("2", 0, 64), ("2", 74, 10), ("2", 64, 10), ("1", 0, 64), ("1", 84, 10),
+        ("1", 64, 10), ("2", 84, 10), ("1", 74, 10),
+    ]  # fmt: skip
+
+
+def test_a_shard_without_tensors_is_covered_too() -> None:
+    found = [(s.source.name, s.nbytes) for s in plan.page_segments(checkpoint(shard("1", {})), "name")]
+    assert found == [("1", 64)]
 
 
 NAMES = st.sampled_from([f"m.layers.{n}.{part}.w" for n in range(4) for part in ("self_attn", "mlp")] + ["e", "norm"])

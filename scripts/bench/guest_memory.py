@@ -1,0 +1,38 @@
+"""Memory that stays with the virtual machine for as long as a benchmark runs.
+
+A guest with free page reporting hands blocks of memory that stay free for two seconds (on many hosts, of 2 MiB up)
+back to its host, and getting them again is several times slower than any disk cache fill. Which contender that hits
+depends on how large the pieces are that it allocates and on how long the machine was idle, not on how well it works;
+on hardware it hits none. So reporting is put off for the run, where there is any, and back on afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_ORDER = Path("/sys/module/page_reporting/parameters/page_reporting_order")
+_NEVER = "11"
+"""An order that no block has: the largest that the kernel hands out is 10 (MAX_PAGE_ORDER)."""
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Put free page reporting off while the body runs. Needs root where there is any."""
+    if not _ORDER.exists():
+        yield
+        return
+    before = _ORDER.read_text()
+    _ORDER.write_text(_NEVER)
+    try:
+        yield
+    finally:
+        _ORDER.write_text(before)
+
+
+def state() -> str:
+    """For the machine's description: whether reporting plays a part."""
+    if not _ORDER.exists():
+        return "absent"
+    return "put off" if _ORDER.read_text().strip() == _NEVER else "on"
