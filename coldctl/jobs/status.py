@@ -42,7 +42,7 @@ def status(options: StatusOptions, events: Events = NULL) -> StatusResult:
         bytes=checkpoint.bytes,
         resident_bytes=sum(resident) if len(resident) == len(files) else None,
         tensors=sum(file.tensors for file in files),
-        manifest=os.path.lexists(os.path.join(checkpoint.root, manifest.NAME)),
+        manifest=os.path.exists(os.path.join(checkpoint.root, manifest.NAME)),
         ignored=list(checkpoint.ignored),
         files=files,
     )

@@ -49,8 +49,8 @@ class Staging:
             _make_folders(self.folder, self._made_folders)
             self._lock_fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             _live.add(self)
-            self._lock()
-            self._sweep()
+            if self._lock():
+                self._sweep()
         except BaseException as error:
             self.__exit__(type(error), error, None)
             if isinstance(error, OSError):
@@ -113,7 +113,7 @@ class Staging:
             del self._temporaries[name]
             if all_new:
                 self._given_names.append(path)
-        for folder in sorted(folders):
+        for folder in sorted(folders | {os.path.dirname(made) for made in self._made_folders}):
             sync(folder)
         self._given_names.clear()
         self._made_folders.clear()
@@ -138,7 +138,9 @@ class Staging:
                 hint="remove the link, or choose another target",
             )
 
-    def _lock(self) -> None:
+    def _lock(self) -> bool:
+        """False on a filesystem without locks. There the process id in the names keeps runs apart, and nothing is
+        swept, since what looks left over may be another run's."""
         try:
             fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -147,7 +149,9 @@ class Staging:
                     f"another coldctl is writing to {self.folder}", hint="wait until it has ended, then run again"
                 ) from error
             if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF):
-                raise  # those four are filesystems without locks: names with the process id keep runs apart there
+                raise
+            return False
+        return True
 
     def _sweep(self) -> None:
         for entry in stale_temporaries(self.folder):

@@ -8,6 +8,7 @@ Parts between `<!-- generated: NAME -->` and `<!-- end -->` come from the code. 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -22,6 +23,7 @@ from coldctl.engines import ENGINES
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
+RESULTS = ROOT / "scripts" / "bench" / "results"
 
 _SESSION = re.compile(r"```console\n(.*?)```", re.DOTALL)
 _GENERATED = re.compile(r"(<!-- generated: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -68,10 +70,18 @@ def generated(name: str) -> str:
     if name == "exit_codes":
         rows = [f"| {code} | {meaning} |" for code, meaning in meanings().items()]
         return "\n".join(["| code | meaning |", "| --- | --- |", *rows, ""])
+    if name == "figures":
+        return "\n".join(["| measured | wanted | met |", "| --- | --- | --- |", *_figures(), ""])
     rows = [f"| {e.name} | {e.versions} | {e.page_cache} | {e.source} |" for e in ENGINES]
     return "\n".join(
         ["| engine or loader | version read | page cache | seen in |", "| --- | --- | --- | --- |", *rows, ""]
     )
+
+
+def _figures() -> Iterator[str]:
+    for path in sorted(RESULTS.glob("*.json")):
+        for target in json.loads(path.read_text())["targets"]:
+            yield f"| {target['found']} | {target['wanted']} | {'yes' if target['met'] else '**no**'} |"
 
 
 def generated_parts(text: str) -> dict[str, str]:

@@ -415,6 +415,24 @@ def test_an_empty_target_will_do_and_so_will_one_that_a_killed_run_left(source: 
     assert contents(tmp_path / "empty") == contents(tmp_path / "left")
 
 
+def test_force_leaves_weights_that_are_not_of_the_old_checkpoint(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    run(source, target)
+    (target / "adapter_model.safetensors").write_bytes(b"an adapter")
+    (target / "pytorch_model.bin").write_bytes(b"another format")
+    run(source, target, force=True, shard_size_bytes=1 << 40)
+    assert (target / "adapter_model.safetensors").read_bytes() == b"an adapter"
+    assert (target / "pytorch_model.bin").read_bytes() == b"another format"
+
+
+def test_a_folder_in_a_files_place_is_refused_before_anything_is_written(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    (target / "coldctl.json").mkdir(parents=True)
+    with pytest.raises(RefusedError, match=r"coldctl\.json in .* is a folder"):
+        run(source, target, force=True)
+    assert [entry.name for entry in target.iterdir()] == ["coldctl.json"]
+
+
 def test_force_replaces_a_checkpoint_of_another_split_and_keeps_what_is_not_of_it(source: Path, tmp_path: Path) -> None:
     target = tmp_path / "target"
     run(source, target, shard_size_bytes=20_000)

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from coldctl import engines
-from coldctl.errors import NoSpaceError, RefusedError, UsageError, from_os_error
+from coldctl.errors import RefusedError, UsageError, from_os_error
 from coldctl.events import NULL, Events
 from coldctl.jobs.repack import record
 from coldctl.jobs.repack.shards import plan_shards, reading_order, stem
+from coldctl.jobs.repack.target import check_apart, check_target, outdated
 from coldctl.loader import plan, reader
-from coldctl.loader.atomic import TEMPORARY_PREFIX, Staging
+from coldctl.loader.atomic import Staging
 from coldctl.loader.format import config, layout, manifest, sidecars
 from coldctl.loader.format.checkpoint import Checkpoint, open_checkpoint
 from coldctl.loader.format.extents import extents
@@ -25,7 +26,7 @@ from coldctl.loader.regular import open_regular
 from coldctl.loader.sink import Digests, Tee
 from coldctl.loader.writer import NewShard, ShardWriter
 from coldctl.results import Extents, RepackedFile, RepackResult, SkippedFile
-from coldctl.units import MIB, format_size
+from coldctl.units import MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def repack(options: RepackOptions, events: Events = NULL) -> RepackResult:
     _check(options)
     with PeakAnon() as memory:
         checkpoint = open_checkpoint(options.source)
-        _check_apart(checkpoint, options.target)
+        check_apart(checkpoint, options.target)
         job = _plan(checkpoint, options)
         try:
             files = _foreseen(job, options) if options.dry_run else _write(job, options, events)
@@ -74,6 +75,21 @@ class _Job(NamedTuple):
     @property
     def fillers(self) -> int:
         return sum(home.source is None for shard in self.shards for home in shard.homes)
+
+    @property
+    def names(self) -> list[str]:
+        """Every file to be written, in the order in which they may appear: what loaders look for comes last."""
+        shards = [shard.name for shard in self.shards]
+        if self.index_name is None:
+            return [*self.sidecars, manifest.NAME, *shards]
+        return [*self.sidecars, *shards, manifest.NAME, self.index_name]
+
+    @property
+    def index_name(self) -> str | None:
+        """None for a single file whose source has no index."""
+        if len(self.shards) == 1 and self.checkpoint.index_name is None:
+            return None
+        return f"{stem(self.checkpoint)}.safetensors.index.json"
 
     @property
     def tensor_bytes(self) -> int:
@@ -104,17 +120,6 @@ def _check(options: RepackOptions) -> None:
         )
 
 
-def _check_apart(source: Checkpoint, target: str) -> None:
-    real_source, real_target = os.path.realpath(source.root), os.path.realpath(target)
-    common = os.path.commonpath([real_source, real_target])
-    if real_target == real_source:
-        raise UsageError(f"source and target are the same folder: {target}", hint="choose another target")
-    if common == real_source and not source.single_file:
-        raise UsageError(f"the target {target} lies inside the source", hint="choose a target outside it")
-    if common == real_target:
-        raise UsageError(f"the source lies inside the target {target}", hint="choose a target that does not hold it")
-
-
 def _plan(checkpoint: Checkpoint, options: RepackOptions) -> _Job:
     shards = plan_shards(checkpoint, options.align, options.order, options.shard_size_bytes)
     found, skipped = ([], []) if checkpoint.single_file else _sidecars(checkpoint)
@@ -136,15 +141,16 @@ def _sidecars(checkpoint: Checkpoint) -> tuple[list[str], list[SkippedFile]]:
 def _write(job: _Job, options: RepackOptions, events: Events) -> list[RepackedFile]:
     digests = Digests(sums=True)
     with Staging(options.target) as staging:
-        _check_target(job, options)
+        check_target(options.target, job.names, job.size_bytes, force=options.force)
+        replaced = outdated(options.target, job.names)
         events.begin("repacking", job.tensor_bytes)
         with events.stage("copy"):
             files = [_write_shard(shard, job.checkpoint, staging, digests, events) for shard in job.shards]
         events.end()
-        names = _write_the_rest(job, options, staging, digests)
+        _write_the_rest(job, options, staging, digests)
         events.raise_if_stopped()
         with events.stage("commit"):
-            staging.commit(names, remove=_outdated(options.target, names))
+            staging.commit(job.names, remove=replaced)
     return files
 
 
@@ -163,19 +169,15 @@ def _write_shard(
     return _file(shard, extents(staging.path(shard.name)), preallocated=writer.preallocated)
 
 
-def _write_the_rest(job: _Job, options: RepackOptions, staging: Staging, digests: Digests) -> list[str]:
-    """Sidecars, manifest, index. Returns all names in the order of their appearance, what loaders look for last."""
+def _write_the_rest(job: _Job, options: RepackOptions, staging: Staging, digests: Digests) -> None:
+    """Sidecars, manifest, index."""
     for name in job.sidecars:
         _copy(os.path.join(job.checkpoint.root, name), name, staging)
     shards = "kept" if options.shard_size_bytes is None else options.shard_size_bytes
     written = manifest.Layout(options.align, options.order, shards, "keep")
     staging.put(manifest.NAME, manifest.encode(record.manifest_of(job.shards, written, digests)))
-    names = [shard.name for shard in job.shards]
-    if len(names) == 1 and job.checkpoint.index_name is None:
-        return [*job.sidecars, manifest.NAME, *names]
-    index_name = f"{stem(job.checkpoint)}.safetensors.index.json"
-    staging.put(index_name, record.index(job.shards, job.checkpoint.index_metadata))
-    return [*job.sidecars, *names, manifest.NAME, index_name]
+    if job.index_name is not None:
+        staging.put(job.index_name, record.index(job.shards, job.checkpoint.index_metadata))
 
 
 def _copy(path: str, name: str, staging: Staging) -> None:
@@ -190,38 +192,8 @@ def _copy(path: str, name: str, staging: Staging) -> None:
             raise from_os_error(error, "copy", path) from error
 
 
-def _check_target(job: _Job, options: RepackOptions) -> None:
-    """Refuse a folder that holds something (unless forced) and a disk that is too full. Raises nothing when absent."""
-    target = options.target
-    if not os.path.lexists(target):
-        target = os.path.dirname(os.path.abspath(target))
-        while not os.path.lexists(target):
-            target = os.path.dirname(target)
-    elif not options.force and any(not name.startswith(TEMPORARY_PREFIX) for name in os.listdir(target)):
-        raise RefusedError(f"{target} is not empty", hint="choose another target, or --force to write over it")
-    space = os.statvfs(target)
-    free_bytes = space.f_bavail * space.f_frsize
-    if job.size_bytes > free_bytes:
-        raise NoSpaceError(
-            f"{target} has {format_size(free_bytes)} free, and the new checkpoint needs {format_size(job.size_bytes)}"
-        )
-
-
-def _outdated(target: str, names: list[str]) -> list[str]:
-    """Shards, indexes and manifests of the checkpoint that is written over: beside the new ones they would mislead.
-
-    Indexes first, so that none outlives a shard that it names.
-    """
-    outdated = [
-        name
-        for name in os.listdir(target)
-        if (name.endswith(".safetensors") and name not in names) or sidecars.is_index_or_manifest(name)
-    ]
-    return sorted(outdated, key=lambda name: (not name.endswith(".json"), name == manifest.NAME, name))
-
-
 def _foreseen(job: _Job, options: RepackOptions) -> list[RepackedFile]:
-    _check_target(job, options)
+    check_target(options.target, job.names, job.size_bytes, force=options.force)
     not_written = Extents(None, None, None, None, "not written: a dry run")
     return [_file(shard, not_written, preallocated=None) for shard in job.shards]
 
