@@ -71,7 +71,7 @@ def generated(name: str) -> str:
         rows = [f"| {code} | {meaning} |" for code, meaning in meanings().items()]
         return "\n".join(["| code | meaning |", "| --- | --- |", *rows, ""])
     if name == "figures":
-        return "\n".join(["| measured | wanted | met |", "| --- | --- | --- |", *_figures(), ""])
+        return "\n".join(["| benchmark | measured | wanted | met |", "| --- | --- | --- | --- |", *_figures(), ""])
     rows = [f"| {e.name} | {e.versions} | {e.page_cache} | {e.source} |" for e in ENGINES]
     return "\n".join(
         ["| engine or loader | version read | page cache | seen in |", "| --- | --- | --- | --- |", *rows, ""]
@@ -80,8 +80,9 @@ def generated(name: str) -> str:
 
 def _figures() -> Iterator[str]:
     for path in sorted(RESULTS.glob("*.json")):
-        for target in json.loads(path.read_text())["targets"]:
-            yield f"| {target['found']} | {target['wanted']} | {'yes' if target['met'] else '**no**'} |"
+        document = json.loads(path.read_text())
+        for target in document["targets"]:
+            yield f"| {document['benchmark']} | {target['found']} | {target['wanted']} | {'yes' if target['met'] else '**no**'} |"
 
 
 def generated_parts(text: str) -> dict[str, str]:
