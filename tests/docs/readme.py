@@ -82,7 +82,8 @@ def _figures() -> Iterator[str]:
     for path in sorted(RESULTS.glob("*.json")):
         document = json.loads(path.read_text())
         for target in document["targets"]:
-            yield f"| {document['benchmark']} | {target['found']} | {target['wanted']} | {'yes' if target['met'] else '**no**'} |"
+            met = "yes" if target["met"] else "**no**"
+            yield f"| {document['benchmark']} | {target['found']} | {target['wanted']} | {met} |"
 
 
 def generated_parts(text: str) -> dict[str, str]:
