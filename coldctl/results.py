@@ -67,13 +67,26 @@ class RepackedFile:
 
 
 @dataclass(frozen=True, slots=True)
+class OrderFacts:
+    """What an order found in the names. `layers` of the main tower is 0 when no name shows one: then all tensors are
+    one layer. `attention_bytes` are those of the attention blocks, which `attention-first` puts first."""
+
+    layers: int
+    attention_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class RepackResult:
-    """`bytes` counts tensor data, fillers not included. `aligned_*` count tensors on a 4096-byte boundary."""
+    """`bytes` counts tensor data, fillers not included. `aligned_*` count tensors on a 4096-byte boundary.
+
+    `order_facts` is null for the orders that look at no layers.
+    """
 
     source: str
     target: str
     align: str
     order: str
+    order_facts: OrderFacts | None
     dry_run: bool
     bytes: int
     tensors: int
@@ -140,12 +153,13 @@ class WarmResult:
     """`bytes` is the checkpoint's size; `read_bytes` what this run brought in, of `planned_bytes`.
 
     Resident counts are null when unknown, with `residency_reason`; `residency_method` says how they were got:
-    `mincore`, or `sampled` with its 95 % bound in bytes.
+    `mincore`, or `sampled` with its 95 % bound in bytes. `order_facts` is null for the orders that look at no layers.
     """
 
     path: str
     filesystem: str
     order: str
+    order_facts: OrderFacts | None
     dry_run: bool
     bytes: int
     resident_before_bytes: int | None

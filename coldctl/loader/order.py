@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
 from coldctl.errors import UsageError
+from coldctl.results import OrderFacts
 
 Order = Literal["name", "layers", "attention-first", "file"]
 ORDERS: tuple[Order, ...] = get_args(Order)
@@ -79,6 +80,16 @@ def find_layers(tensors: Iterable[Named]) -> Layers:
         return Layers(None, 0)
     tower = min(tower_bytes, key=lambda name: (-tower_bytes[name], name))
     return Layers(tower, counts[tower])
+
+
+def order_facts(order: Order, tensors: Iterable[Named]) -> OrderFacts | None:
+    """What `order` went by in these tensors; None for `name` and `file`, which look at no layers."""
+    if order in ("name", "file"):
+        return None
+    listed = list(tensors)
+    layers = find_layers(listed)
+    attention_bytes = sum(tensor.nbytes for tensor in listed if layers.is_attention(tensor.name))
+    return OrderFacts(layers.count, attention_bytes)
 
 
 def sort_key(order: Order, tensors: Iterable[Named]) -> Callable[[Named], tuple[int | bytes, ...]]:

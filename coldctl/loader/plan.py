@@ -38,7 +38,7 @@ def ordered_tensors(checkpoint: Checkpoint, order: Order) -> list[tuple[Shard, T
     """Every tensor with its shard. `name` and `file` go shard by shard; the other orders cross shards."""
     shard_numbers = {shard.name: number for number, shard in enumerate(checkpoint.shards)}
     by_shard = order in ("name", "file")
-    key = sort_key(order, (tensor for shard in checkpoint.shards for tensor in shard.header.tensors))
+    key = sort_key(order, checkpoint.tensors())
     pairs = [(shard, tensor) for shard in checkpoint.shards for tensor in shard.header.tensors]
     pairs.sort(key=lambda pair: (shard_numbers[pair[0].name] if by_shard else 0, *key(pair[1])))
     return pairs

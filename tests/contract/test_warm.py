@@ -67,6 +67,33 @@ def warm_until(reader: PageReader, path: Path, nbytes: int, resident_bytes: int)
     raise AssertionError(f"{fincore_bytes(path)} bytes are resident, not {resident_bytes}; failed: {failed}")
 
 
+@pytest.mark.parametrize("offset", [0, 4096, 3 * MIB + 4096])
+@pytest.mark.parametrize("nbytes", [4096, MIB, 17 * MIB])
+def test_nothing_is_read_past_the_range(
+    filesystem: LoopFilesystem, reader: PageReader, offset: int, nbytes: int
+) -> None:
+    path = filesystem.path / "file"
+    drop(path)
+    assert warm(reader, path, offset, nbytes) == []
+    residency = measure(str(path))
+    assert residency.missing == [part for part in ((0, offset), (offset + nbytes, SIZE - offset - nbytes)) if part[1]]
+
+
+def test_what_may_be_read_ahead_is_not_read_past(filesystem: LoopFilesystem, reader: PageReader) -> None:
+    path = filesystem.path / "file"
+    drop(path)
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        assert reader.read(fd, 0, 16 * MIB, 4 * MIB) == []
+    finally:
+        os.close(fd)
+    residency = measure(str(path))
+    assert residency.missing is not None
+    assert residency.missing[0][0] >= 16 * MIB
+    assert residency.missing[-1] == (residency.missing[0][0], SIZE - residency.missing[0][0])
+    assert residency.missing[0][0] <= 20 * MIB
+
+
 def test_a_whole_file(filesystem: LoopFilesystem, reader: PageReader) -> None:
     path = filesystem.path / "file"
     drop(path)
@@ -172,7 +199,7 @@ def test_memory_does_not_grow_with_the_file(filesystem: LoopFilesystem, reader: 
 
 
 def test_choose_reader_takes_what_the_kernel_has() -> None:
-    assert choose_reader().name == ("populate" if syscalls.populate_read_supported() else "pread")
+    assert choose_reader(".").name == ("populate" if syscalls.populate_read_supported() else "pread")
 
 
 def test_budget_inside_a_real_cgroup(filesystem: LoopFilesystem) -> None:
@@ -186,7 +213,7 @@ def test_budget_inside_a_real_cgroup(filesystem: LoopFilesystem) -> None:
 
         def look() -> tuple[int, int, int, int | None, str]:
             before = budget()
-            assert warm(choose_reader(), path, 0, SIZE) == []
+            assert warm(choose_reader(str(path)), path, 0, SIZE) == []
             used = int((folder / "memory.usage_in_bytes").read_text())
             return used, before.headroom_bytes, budget().headroom_bytes, before.limit_bytes, before.limited_by
 

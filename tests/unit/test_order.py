@@ -8,7 +8,7 @@ import pytest
 
 from coldctl.errors import UsageError
 from coldctl.loader.format.header import Tensor
-from coldctl.loader.order import Order, find_layers, sort_key
+from coldctl.loader.order import Order, find_layers, order_facts, sort_key
 
 LLAMA = {
     "pre": ["model.embed_tokens.weight"],
@@ -175,3 +175,19 @@ def test_file_order_is_the_offset_then_the_size() -> None:
 def test_an_unknown_order_is_refused() -> None:
     with pytest.raises(UsageError, match="no such order"):
         sort_key("random", [])  # type: ignore[arg-type]
+
+
+def test_an_order_knows_its_layers_and_the_bytes_of_attention() -> None:
+    tensors = [
+        Tensor("model.layers.0.self_attn.q_proj.weight", "U8", (70,), 0, 70),
+        Tensor("model.layers.3.self_attn.q_proj.weight", "U8", (7,), 70, 7),
+        Tensor("model.layers.3.mlp.up_proj.weight", "U8", (500,), 77, 500),
+        Tensor("visual.blocks.0.attn.qkv.weight", "U8", (90,), 577, 90),
+    ]
+    facts = order_facts("attention-first", tensors)
+    assert facts is not None
+    assert (facts.layers, facts.attention_bytes) == (4, 77)
+    assert order_facts("name", tensors) is None
+    flat = order_facts("layers", [Tensor("weight", "U8", (5,), 0, 5)])
+    assert flat is not None
+    assert flat.layers == 0

@@ -17,6 +17,7 @@ from coldctl.results import (
     EvictResult,
     FailedRange,
     Finding,
+    OrderFacts,
     RepackedFile,
     RepackResult,
     SkippedFile,
@@ -34,6 +35,7 @@ REPACKED = RepackResult(
     target="/dst",
     align="page",
     order="name",
+    order_facts=None,
     dry_run=False,
     bytes=15 * GIB,
     tensors=291,
@@ -74,6 +76,7 @@ WARMED = WarmResult(
     path="/m",
     filesystem="ext4",
     order="name",
+    order_facts=None,
     dry_run=False,
     bytes=15 * GIB,
     resident_before_bytes=3 * GIB,
@@ -392,3 +395,16 @@ def test_without_colour_there_is_none_and_with_it_only_that(render: Callable[[An
     for code in ("\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[0m"):
         coloured = coloured.replace(code, "")
     assert coloured == render(result, PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("order", "facts", "words"),
+    [
+        ("name", None, "order name,"),
+        ("layers", OrderFacts(32, 5), "order layers (32 layers),"),
+        ("layers", OrderFacts(0, 0), "order layers (no layer in the names, so all is one),"),
+        ("attention-first", OrderFacts(1, 3 * GIB), "order attention-first (1 layer, 20 % of bytes are attention),"),
+    ],
+)
+def test_an_order_says_what_it_went_by(order: str, facts: OrderFacts | None, words: str) -> None:
+    assert words in prewarm.render(replace(WARMED, order=order, order_facts=facts), PLAIN)

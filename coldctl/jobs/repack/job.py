@@ -21,7 +21,7 @@ from coldctl.loader.format.checkpoint import Checkpoint, open_checkpoint
 from coldctl.loader.format.extents import extents
 from coldctl.loader.format.layout import ALIGNS, Align
 from coldctl.loader.host.memory import PeakAnon
-from coldctl.loader.order import ORDERS, Order
+from coldctl.loader.order import ORDERS, Order, order_facts
 from coldctl.loader.regular import open_regular
 from coldctl.loader.sink import Digests, Tee
 from coldctl.loader.writer import NewShard, ShardWriter
@@ -221,6 +221,7 @@ def _result(
         target=options.target,
         align=options.align,
         order=options.order,
+        order_facts=order_facts(options.order, job.checkpoint.tensors()),
         dry_run=options.dry_run,
         bytes=sum(home.placed.nbytes for home in homes),
         tensors=len(homes),

@@ -103,7 +103,7 @@ def _arranged(members: list[Member], align: Align, key: _Key, number: int) -> li
 
 
 def _key(checkpoint: Checkpoint, order: Order) -> _Key:
-    key = sort_key(order, (tensor for shard in checkpoint.shards for tensor in shard.header.tensors))
+    key = sort_key(order, checkpoint.tensors())
     if order != "file":
         return key
     numbers = {t.name: number for number, shard in enumerate(checkpoint.shards) for t in shard.header.tensors}

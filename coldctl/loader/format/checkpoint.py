@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from coldctl.errors import ColdctlError
 from coldctl.loader.format.crosscheck import crosscheck
-from coldctl.loader.format.header import Header, inspect_file
+from coldctl.loader.format.header import Header, Tensor, inspect_file
 from coldctl.loader.format.locate import Located, locate
 from coldctl.loader.format.rules import Findings, fault
 from coldctl.results import Finding
@@ -43,9 +43,9 @@ class Checkpoint:
         """The sizes of all files, headers included."""
         return sum(shard.size_bytes for shard in self.shards)
 
-    @property
-    def tensor_count(self) -> int:
-        return sum(len(shard.header.tensors) for shard in self.shards)
+    def tensors(self) -> Iterator[Tensor]:
+        """All tensors, shard by shard, in file order."""
+        return (tensor for shard in self.shards for tensor in shard.header.tensors)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import os
 import threading
 from typing import Protocol
 
+from coldctl.loader.host.mounts import mount_of, read_ahead_kib
 from coldctl.loader.syscalls import (
     PAGE_BYTES,
     map_read_only,
@@ -21,9 +22,8 @@ from coldctl.loader.syscalls import (
 )
 
 WINDOW_BYTES = 16 << 20
+READ_AHEAD_BYTES = 8 << 20
 _SCRATCH_BYTES = 1 << 20
-# Below that the 4 MiB that the kernel may read past a window would be more than was asked for.
-_LARGE_WINDOW_BYTES = 4 << 20
 _BLOCK_BYTES = 2 << 20
 
 FailedRanges = list[tuple[int, int, str]]
@@ -34,24 +34,54 @@ class PageReader(Protocol):
 
     name: str
 
-    def read(self, fd: int, offset_bytes: int, nbytes: int) -> FailedRanges:
+    def read(self, fd: int, offset_bytes: int, nbytes: int, more_bytes: int = 0) -> FailedRanges:
         """Bring `nbytes` from `offset_bytes` on into the page cache, and return what could not be read.
 
-        Each failure is (offset, length, error) in bytes and the system's words, in file order, exact to the page; all
-        other bytes of the range were read. A range past the end of the file is a failure too: the file shrank. After
-        a failure the descriptor's read-ahead advice is back to normal.
+        The kernel may read ahead into the `more_bytes` that follow, and not beyond. Each failure is (offset, length,
+        error) in bytes and the system's words, in file order, exact to the page; all other bytes of the range were
+        read. A range past the end of the file is a failure too: the file shrank. The descriptor's read-ahead advice
+        is back to normal afterwards.
         """
 
 
 class PreadReader:
-    """pread into one reused buffer a thread: costs a copy, works on every kernel and filesystem."""
+    """pread into one reused buffer a thread: costs a copy, works on every kernel and filesystem.
+
+    `read_ahead_bytes` is the most that the kernel reads ahead on this filesystem, as far as it is known.
+    """
 
     name = "pread"
 
-    def __init__(self) -> None:
+    def __init__(self, read_ahead_bytes: int = READ_AHEAD_BYTES) -> None:
+        self._read_ahead_bytes = read_ahead_bytes
         self._threads = threading.local()
 
-    def read(self, fd: int, offset_bytes: int, nbytes: int) -> FailedRanges:
+    def read(self, fd: int, offset_bytes: int, nbytes: int, more_bytes: int = 0) -> FailedRanges:
+        head_bytes = min(nbytes, -offset_bytes % _BLOCK_BYTES)  # read ahead, the kernel would begin at a whole block
+        tail_bytes = min(nbytes - head_bytes, max(0, self._read_ahead_bytes - more_bytes))
+        body_bytes = nbytes - head_bytes - tail_bytes
+        tail = self._exactly(fd, offset_bytes + head_bytes + body_bytes, tail_bytes)
+        head = self._exactly(fd, offset_bytes, head_bytes)
+        failed: FailedRanges = []
+        for found in (*head, *self._with_read_ahead(fd, offset_bytes + head_bytes, body_bytes), *tail):
+            _add(failed, *found)
+        return failed
+
+    def _exactly(self, fd: int, offset_bytes: int, nbytes: int) -> FailedRanges:
+        """Told that reads are random, the kernel reads what each call asks for, in one piece, and nothing ahead. This
+        comes before what is read with read-ahead, whose marks on pages here would have the kernel read on from them.
+        """
+        if not nbytes:
+            return []
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        failed = self._by_pread(fd, offset_bytes, nbytes)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_NORMAL)
+        return failed
+
+    def _with_read_ahead(self, fd: int, offset_bytes: int, nbytes: int) -> FailedRanges:
+        return self._by_pread(fd, offset_bytes, nbytes)
+
+    def _by_pread(self, fd: int, offset_bytes: int, nbytes: int) -> FailedRanges:
         scratch = self._scratch()
         failed: FailedRanges = []
         offset, end = offset_bytes, offset_bytes + nbytes
@@ -91,7 +121,7 @@ class PreadReader:
         return scratch
 
 
-class PopulateReader:
+class PopulateReader(PreadReader):
     """MADV_POPULATE_READ in small windows: no copy, and the least CPU a GiB. Needs Linux 5.14.
 
     Each window is unmapped when it is done, since mapped pages count as this process's memory. A window that fails is
@@ -100,10 +130,7 @@ class PopulateReader:
 
     name = "populate"
 
-    def __init__(self) -> None:
-        self._exact = PreadReader()
-
-    def read(self, fd: int, offset_bytes: int, nbytes: int) -> FailedRanges:
+    def _with_read_ahead(self, fd: int, offset_bytes: int, nbytes: int) -> FailedRanges:
         failed: FailedRanges = []
         end = offset_bytes + nbytes
         start = offset_bytes - offset_bytes % PAGE_BYTES
@@ -113,22 +140,24 @@ class PopulateReader:
                 _populate_window(fd, start, stop - start)
             except OSError:
                 first = max(start, offset_bytes)
-                for offset, length, error in self._exact.read(fd, first, stop - first):
-                    _add(failed, offset, length, error)
+                for found in self._by_pread(fd, first, stop - first):
+                    _add(failed, *found)
             start = stop
         return failed
 
 
-def choose_reader() -> PageReader:
-    """The cheapest reader that this kernel has."""
-    return PopulateReader() if populate_read_supported() else PreadReader()
+def choose_reader(path: str) -> PageReader:
+    """The cheapest reader that this kernel has, for the filesystem that `path` is on."""
+    mount = mount_of(path)
+    device_kib = read_ahead_kib(mount) if mount else None
+    read_ahead_bytes = max(READ_AHEAD_BYTES, (device_kib or 0) * 1024)
+    return PopulateReader(read_ahead_bytes) if populate_read_supported() else PreadReader(read_ahead_bytes)
 
 
 def _populate_window(fd: int, offset: int, nbytes: int) -> None:
     address = map_read_only(fd, offset, nbytes)
     try:
-        if nbytes >= _LARGE_WINDOW_BYTES:
-            read_ahead_in_large_pieces(address, nbytes)
+        read_ahead_in_large_pieces(address, nbytes)
         populate_read(address, nbytes)
     finally:
         unmap(address, nbytes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from coldctl.report.escape import escape
+from coldctl.results import OrderFacts
 from coldctl.units import format_duration, format_rate, format_share, format_size
 
 
@@ -23,6 +24,16 @@ def time_and_rate(nbytes: int, seconds: float) -> str:
     if nbytes <= 0 or seconds <= 0:
         return format_duration(seconds)
     return f"{format_duration(seconds)} ({format_rate(nbytes / seconds)})"
+
+
+def order(name: str, facts: OrderFacts | None, nbytes: int) -> str:
+    """`order name`, `order layers (32 layers)`, `order attention-first (32 layers, 18 % of bytes are attention)`."""
+    if facts is None:
+        return f"order {name}"
+    found = count(facts.layers, "layer") if facts.layers else "no layer in the names, so all is one"
+    if name == "attention-first":
+        found += f", {format_share(facts.attention_bytes, nbytes)} of bytes are attention"
+    return f"order {name} ({found})"
 
 
 def extents(found: int | None, ideal: int | None, contiguous: bool | None, reason: str | None) -> str:

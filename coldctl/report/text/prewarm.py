@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coldctl.report.escape import escape
 from coldctl.report.text.failed import failed_ranges
-from coldctl.report.text.phrases import count, residency_method, size_and_share, time_and_rate
+from coldctl.report.text.phrases import count, order, residency_method, size_and_share, time_and_rate
 from coldctl.report.text.style import Style
 from coldctl.results import WarmResult
 from coldctl.units import format_duration, format_size
@@ -29,7 +29,7 @@ def _decision(result: WarmResult) -> str:
     reader = f", {escape(result.reader)}{streams}" if result.reader else ""
     return (
         f"{escape(result.path)}: {format_size(result.bytes)} on {escape(result.filesystem)}, "
-        f"order {result.order}, {budget}{why}{reader}"
+        f"{order(result.order, result.order_facts, result.bytes)}, {budget}{why}{reader}"
     )
 
 

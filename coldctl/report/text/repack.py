@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coldctl.report.escape import escape, escape_name
-from coldctl.report.text.phrases import count, extents, time_and_rate
+from coldctl.report.text.phrases import count, extents, order, time_and_rate
 from coldctl.report.text.style import Style
 from coldctl.report.text.table import table
 from coldctl.results import RepackResult
@@ -33,7 +33,7 @@ def _alignment(result: RepackResult) -> list[str]:
     lines = [
         f"  {result.aligned_tensors:,} of {count(result.tensors, 'tensor')}, "
         f"{format_share(result.aligned_bytes, result.bytes)} of bytes on a page "
-        f"(align {result.align}, order {result.order})"
+        f"(align {result.align}, {order(result.order, result.order_facts, result.bytes)})"
     ]
     if result.fillers:
         added = f"{count(result.fillers, 'filler tensor')} {'to be added' if result.dry_run else 'added'}"
