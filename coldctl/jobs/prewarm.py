@@ -214,7 +214,7 @@ def _warm(segments: list[Segment], reader: PageReader, cap: int, events: Events)
 
     @contextmanager
     def make_worker() -> Iterator[Worker[_Piece]]:
-        with LastOpened() as opened:
+        with LastOpened(checked=False) as opened:
             yield lambda piece: warm(piece, opened.get(piece.segment.source).fd)
 
     events.begin("warming", sum(segment.nbytes for segment in segments))

@@ -38,7 +38,7 @@ def read(segments: Iterable[Segment], sink: Sink, events: Events, *, unreadable:
     @contextmanager
     def make_worker() -> Iterator[Worker[Segment]]:
         buffer = memoryview(mmap.mmap(-1, PIECE_BYTES))
-        with LastOpened() as opened:
+        with LastOpened(checked=True) as opened:
 
             def work(segment: Segment) -> Iterator[int]:
                 try:

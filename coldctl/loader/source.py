@@ -101,9 +101,13 @@ class OpenLocalFile:
 
 
 class LastOpened:
-    """The source that one thread has open: the last one only, since plans seldom go back to a file."""
+    """The source that one thread has open: the last one only, since plans seldom go back to a file.
 
-    def __init__(self) -> None:
+    `checked`: a source that changed since it was planned is an error when it is left, too.
+    """
+
+    def __init__(self, *, checked: bool) -> None:
+        self._checked = checked
         self._source: LocalFile | None = None
         self._open: OpenLocalFile | None = None
 
@@ -117,7 +121,8 @@ class LastOpened:
         if self._open:
             leaving, self._open = self._open, None
             with leaving:
-                leaving.check_unchanged()
+                if self._checked:
+                    leaving.check_unchanged()
 
     def __enter__(self) -> Self:
         return self

@@ -72,12 +72,13 @@ def test_open_agrees_with_examine(cases: dict[str, Case], name: str) -> None:
         assert raised.value.rule == next(f.rule for f in examine(case.path).findings if f.severity == "error")
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason=f"no {SHARED.name} beside this checkout")
-def test_shared_cases(tmp_path: Path) -> None:
-    try:
-        assert _wrong_verdicts(tmp_path) == []
-    finally:
-        shutil.rmtree(tmp_path)  # 170 MB that pytest would keep
+if SHARED.exists():  # cases from outside the project: a test where they are, and none where they are not
+
+    def test_shared_cases(tmp_path: Path) -> None:
+        try:
+            assert _wrong_verdicts(tmp_path) == []
+        finally:
+            shutil.rmtree(tmp_path)  # 170 MB that pytest would keep
 
 
 def _wrong_verdicts(tmp_path: Path) -> list[tuple[str, bool, str]]:

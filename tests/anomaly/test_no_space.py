@@ -70,7 +70,7 @@ def believe_in_space(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the space went between the look and the first write."""
     plenty = list(os.statvfs("/"))
     plenty[4] = 1 << 40
-    monkeypatch.setattr("coldctl.jobs.repack.job.os.statvfs", lambda _: os.statvfs_result(plenty))
+    monkeypatch.setattr("coldctl.jobs.repack.target.os.statvfs", lambda _: os.statvfs_result(plenty))
 
 
 def test_too_little_room_is_seen_before_anything_is_written(source: Path, small: Callable[[int], Path]) -> None:
@@ -144,7 +144,7 @@ def test_another_program_may_take_the_space_meanwhile(
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr("coldctl.jobs.repack.job.os", _Os(look_and_lose))
+        patch.setattr("coldctl.jobs.repack.target.os", _Os(look_and_lose))
         with pytest.raises(NoSpaceError):
             repack(RepackOptions(str(source), str(disk / "target")))
     assert sorted(contents(disk)) == ["hog"]

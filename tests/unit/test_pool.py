@@ -175,6 +175,7 @@ def test_a_request_to_stop_comes_out_as_an_error() -> None:
 
 def test_an_interrupted_caller_waits_for_its_threads() -> None:
     """Else they would go on writing to descriptors that the caller closes."""
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     begun, ended = threading.Event(), threading.Event()
 
     def do(_: int) -> Iterator[int]:
@@ -186,8 +187,11 @@ def test_an_interrupted_caller_waits_for_its_threads() -> None:
         ended.set()
         yield 1
 
-    with pytest.raises(KeyboardInterrupt):
-        share_out([1, 2, 3], workers(do), NULL, first=1, cap=1)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            share_out([1, 2, 3], workers(do), NULL, first=1, cap=1)
+    finally:
+        signal.signal(signal.SIGINT, inherited)
     assert begun.is_set()
     assert ended.is_set()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("coldctl-")]
