@@ -1,4 +1,5 @@
-"""One table of engines: what their default loaders do with the page cache, and with tensors they do not know.
+"""One table of engines: how their default loaders read, what that does with the page cache, and what they do with
+tensors that they do not know.
 
 `--align every` adds filler tensors with names that most engines skip as left-over rotary buffers. The table holds
 the pairs of engine and model type (config.json's `model_type`) that are known to refuse them, read in the named
@@ -13,13 +14,17 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """`fillers_refused_by` lists the model types whose loading code raises on a filler; where `fillers_only_by` is
-    given, all other model types do. `page_cache` is what the engine's default loader does: `used` or `bypassed`."""
+    """`page_cache` is what the engine's default loader does on a local disk, `used` or `bypassed`, and `reads` how;
+    `page_cache_source` is where that stands in the engine's source, `fillers_source` where it stands what becomes of
+    fillers. `fillers_refused_by` lists the model types whose loading code raises on a filler; where `fillers_only_by`
+    is given, all other model types do."""
 
     name: str
     versions: str
     page_cache: Literal["used", "bypassed"]
-    source: str
+    reads: str
+    page_cache_source: str
+    fillers_source: str
     fillers_refused_by: frozenset[str] = frozenset()
     fillers_only_by: frozenset[str] | None = None
 
@@ -33,17 +38,23 @@ class Engine:
 
 ENGINES = (
     Engine(
-        "vllm",
-        "0.33",
-        "used",
-        "model_executor/models/utils.py (AutoWeightsLoader skips it); bert_with_rope.py looks every name up",
+        name="vllm",
+        versions="0.33",
+        page_cache="used",
+        reads="maps each shard, tensors by name",
+        page_cache_source="model_loader/weight_utils.py: safetensors_weights_iterator, safe_open",
+        fillers_source="models/utils.py: AutoWeightsLoader skips them; models/bert_with_rope.py looks every name up",
         fillers_refused_by=frozenset({"nomic_bert", "new", "gte"}),
     ),
     Engine(
-        "sglang",
-        "0.5.23",
-        "used",
-        "models/gemma.py, gemma3_causal.py, gpt2.py and their kin look every name up",
+        name="sglang",
+        versions="0.5.23",
+        page_cache="used",
+        reads="maps shards, 8 at a time",
+        page_cache_source=(
+            "model_loader/weight_utils.py: buffered_multi_thread_safetensors_weights_iterator, safe_open"
+        ),
+        fillers_source="models/llama.py skips them; gemma.py, gemma3_causal.py, gpt2.py and their kin look every name up",
         fillers_refused_by=frozenset(
             {
                 "bert", "cohere", "cohere2", "dbrx", "deepseek_vl_v2", "gemma", "gemma2", "gemma3", "gemma3_text",
@@ -52,10 +63,12 @@ ENGINES = (
         ),
     ),
     Engine(
-        "mlx-lm",
-        "d78bf58e",
-        "used",
-        "utils.py loads strictly; the sanitize() of few models drops it",
+        name="mlx-lm",
+        versions="d78bf58e",
+        page_cache="used",
+        reads="pread, 32 MiB pieces",
+        page_cache_source="mlx_lm/utils.py: mx.load; mlx 021b9dac, mlx/io/load.h: ParallelFileReader",
+        fillers_source="mlx_lm/utils.py loads strictly; the sanitize() of few models drops them",
         fillers_only_by=frozenset(
             {
                 "afmoe", "bitnet", "deepseek_v3", "dots1", "glm", "llama", "mimo", "ministral3", "mistral", "olmo2",
@@ -63,13 +76,62 @@ ENGINES = (
             }
         ),
     ),
-    Engine("transformers", "5.24", "used", "modeling_utils.py: ignored, or named in a warning"),
-    Engine("tgi", "db931fcf", "used", "utils/weights.py looks tensors up by name"),
-    Engine("trtllm", "2026-11", "used", "models/checkpoints/hf/weight_loader.py selects by prefix"),
-    Engine("llama.cpp", "2026-11", "used", "convert_hf_to_gguf.py skips it when the index lists it"),
-    Engine("fastsafetensors", "0.5.0", "bypassed", "yields every tensor; opens local files with O_DIRECT"),
-    Engine("runai", "0.17.1", "bypassed", "yields every tensor; io_uring and libaio with O_DIRECT"),
-    Engine("instanttensor", "0.2.2", "bypassed", "yields every tensor; io_uring and libaio with O_DIRECT"),
+    Engine(
+        name="transformers",
+        versions="5.24",
+        page_cache="used",
+        reads="maps all shards, slices on demand",
+        page_cache_source='modeling_utils.py: _load_pretrained_model, safe_open(backend="mmap")',
+        fillers_source="modeling_utils.py: ignored, or named in a warning by utils/loading_report.py",
+    ),
+    Engine(
+        name="tgi",
+        versions="db931fcf",
+        page_cache="used",
+        reads="maps each shard, tensors by name",
+        page_cache_source="utils/weights.py: safe_open, get_slice",
+        fillers_source="utils/weights.py looks tensors up by name",
+    ),
+    Engine(
+        name="trtllm",
+        versions="2026-11",
+        page_cache="used",
+        reads="reads whole files ahead where they fit, then maps them",
+        page_cache_source="models/checkpoints/hf/weight_loader.py: prefetch_files, load_file",
+        fillers_source="models/checkpoints/hf/weight_loader.py loads all; filter_weights selects by prefix",
+    ),
+    Engine(
+        name="llama.cpp",
+        versions="2026-11",
+        page_cache="used",
+        reads="the converter maps each tensor",
+        page_cache_source="gguf-py/gguf/utility.py: LocalTensor.mmap_bytes, np.memmap",
+        fillers_source="convert_hf_to_gguf.py: prepare_tensors skips them, index_tensors wants them in the index",
+    ),
+    Engine(
+        name="fastsafetensors",
+        versions="0.5.0",
+        page_cache="bypassed",
+        reads="O_DIRECT, 16 threads; buffered on network filesystems and tmpfs",
+        page_cache_source="copier/nogds.py: _open_checkpoint; common.py: is_odirect_enabled",
+        fillers_source="common.py yields every tensor; the engine's model code decides",
+    ),
+    Engine(
+        name="runai",
+        versions="0.17.1",
+        page_cache="bypassed",
+        reads="O_DIRECT by io_uring or libaio; buffered where those fail",
+        page_cache_source="libstreamer.so: the default of RUNAI_STREAMER_FS_STRATEGY",
+        fillers_source="safetensors_streamer/safetensors_pytorch.py yields every tensor; the engine's model code decides",
+    ),
+    Engine(
+        name="instanttensor",
+        versions="0.2.2",
+        page_cache="bypassed",
+        reads="O_DIRECT by io_uring or libaio; maps files on tmpfs",
+        page_cache_source="_impl.py: default_backend, default_in_memory_backend",
+        fillers_source="_impl.py yields every tensor; the engine's model code decides",
+    ),
 )  # fmt: skip
 
 NAMES = tuple(engine.name for engine in ENGINES)

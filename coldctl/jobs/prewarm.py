@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from coldctl.errors import RefusedError, UsageError
 from coldctl.events import NULL, Events
@@ -20,6 +18,7 @@ from coldctl.loader.format.checkpoint import Checkpoint, open_checkpoint
 from coldctl.loader.host.budget import budget as find_budget
 from coldctl.loader.host.mounts import filesystem_of, is_network
 from coldctl.loader.order import ORDERS, Order, order_facts
+from coldctl.loader.pages.pieces import Piece, pieces
 from coldctl.loader.pages.residency import Residency
 from coldctl.loader.pages.warm import WINDOW_BYTES, PageReader, choose_reader
 from coldctl.loader.plan import Segment, source_of
@@ -179,46 +178,26 @@ def _streams_cap(options: PrewarmOptions, checkpoint: Checkpoint) -> int:
     return _NETWORK_STREAMS_CAP if is_network(filesystem_of(checkpoint.shards[0].path)) else default_streams_cap()
 
 
-class _Piece(NamedTuple):
-    """A segment to warm, and how many bytes the plan goes on with right behind it."""
-
-    segment: Segment
-    more_bytes: int
-
-
-def _pieces(segments: list[Segment]) -> list[_Piece]:
-    pieces: list[_Piece] = []
-    for segment in reversed(segments):
-        end_bytes = segment.offset_bytes + segment.nbytes
-        more_bytes = sys.maxsize if end_bytes == segment.source.size_bytes else 0
-        if pieces:
-            after = pieces[-1].segment
-            if after.source is segment.source and after.offset_bytes == end_bytes:
-                more_bytes = after.nbytes + pieces[-1].more_bytes
-        pieces.append(_Piece(segment, more_bytes))
-    return pieces[::-1]
-
-
 def _warm(segments: list[Segment], reader: PageReader, cap: int, events: Events) -> _Warmed:
     failed: list[FailedRange] = []
     lock = threading.Lock()
 
-    def warm(piece: _Piece, fd: int) -> Iterator[int]:
-        left_bytes = piece.segment.nbytes + piece.more_bytes
+    def warm(piece: Piece, opened: LastOpened) -> Iterator[int]:
+        fd = opened.get(piece.segment.source).fd
+        read = reader.read_exactly if piece.exact else reader.read
         for window in plan.cut(piece.segment, WINDOW_BYTES):
-            left_bytes -= window.nbytes
-            for offset_bytes, length_bytes, error in reader.read(fd, window.offset_bytes, window.nbytes, left_bytes):
+            for offset_bytes, length_bytes, error in read(fd, window.offset_bytes, window.nbytes):
                 with lock:
                     failed.append(FailedRange(window.source.name, offset_bytes, length_bytes, error))
             yield window.nbytes
 
     @contextmanager
-    def make_worker() -> Iterator[Worker[_Piece]]:
+    def make_worker() -> Iterator[Worker[tuple[Piece, ...]]]:
         with LastOpened(checked=False) as opened:
-            yield lambda piece: warm(piece, opened.get(piece.segment.source).fd)
+            yield lambda group: (nbytes for piece in group for nbytes in warm(piece, opened))
 
     events.begin("warming", sum(segment.nbytes for segment in segments))
-    streams = share_out(_pieces(segments), make_worker, events, first=1, cap=cap) if segments else 0
+    streams = share_out(pieces(segments, reader.reach_bytes), make_worker, events, first=1, cap=cap) if segments else 0
     events.end()
     failed = _merged(failed)
     failed_bytes = sum(range_.length_bytes for range_ in failed)

@@ -64,7 +64,7 @@ def page_segments(checkpoint: Checkpoint, order: Order) -> Iterator[Segment]:
 
     What follows itself in both the order and the file is one run, cut at multiples of 64 MiB of the file.
     """
-    for run in _runs(_headers_and_tensors(checkpoint, order)):
+    for run in runs(_headers_and_tensors(checkpoint, order)):
         yield from cut(run, CHUNK_BYTES)
 
 
@@ -75,6 +75,20 @@ def cut(segment: Segment, unit_bytes: int) -> Iterator[Segment]:
         stop_bytes = min(start_bytes - start_bytes % unit_bytes + unit_bytes, end_bytes)
         yield Segment(segment.source, start_bytes, stop_bytes - start_bytes)
         start_bytes = stop_bytes
+
+
+def runs(segments: Iterable[Segment]) -> Iterator[Segment]:
+    """Neighbours that continue each other in their file, as one."""
+    run: Segment | None = None
+    for segment in segments:
+        if run and segment.source is run.source and segment.offset_bytes == run.offset_bytes + run.nbytes:
+            run = run._replace(nbytes=run.nbytes + segment.nbytes)
+            continue
+        if run:
+            yield run
+        run = segment
+    if run:
+        yield run
 
 
 def only(segments: Iterable[Segment], missing: dict[str, list[tuple[int, int]]]) -> Iterator[Segment]:
@@ -101,20 +115,6 @@ def _headers_and_tensors(checkpoint: Checkpoint, order: Order) -> Iterator[Segme
             yield headers.pop(shard.name)
         yield Segment(sources[shard.name], tensor.offset_bytes, tensor.nbytes)
     yield from headers.values()
-
-
-def _runs(segments: Iterable[Segment]) -> Iterator[Segment]:
-    """Neighbours that continue each other, as one."""
-    run: Segment | None = None
-    for segment in segments:
-        if run and segment.source is run.source and segment.offset_bytes == run.offset_bytes + run.nbytes:
-            run = run._replace(nbytes=run.nbytes + segment.nbytes)
-            continue
-        if run:
-            yield run
-        run = segment
-    if run:
-        yield run
 
 
 def _continues(run: list[Tensor], tensor: Tensor) -> bool:

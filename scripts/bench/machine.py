@@ -11,11 +11,12 @@ from pathlib import Path
 
 from scripts.bench import guest_memory
 
+ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("coldctl", "blake3", "msgspec", "numpy", "safetensors", "typer", "rich")
 
 
 def describe(folder: Path) -> dict[str, object]:
-    """This machine, the filesystem that holds `folder`, the versions in use, and the date."""
+    """This machine, the filesystem that holds `folder`, the commit and the versions in use, and the date."""
     return {
         "cpu": _field("/proc/cpuinfo", "model name"),
         "cores": len(os.sched_getaffinity(0)),
@@ -23,6 +24,7 @@ def describe(folder: Path) -> dict[str, object]:
         "kernel": platform.release(),
         "filesystem": _filesystem(folder),
         "free_page_reporting": guest_memory.state(),
+        "commit": _commit(ROOT),
         "python": platform.python_version(),
         "packages": {name: version(name) for name in PACKAGES},
         "date": datetime.now(UTC).date().isoformat(),
@@ -39,4 +41,10 @@ def _field(path: str, name: str) -> str:
 
 def _filesystem(folder: Path) -> str:
     command = ("findmnt", "--noheadings", "--output", "FSTYPE", "--target", os.fspath(folder))
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def _commit(repository: Path) -> str:
+    """The short hash of what is checked out, with "-dirty" when tracked files differ from it."""
+    command = ("git", "-C", os.fspath(repository), "describe", "--always", "--dirty", "--exclude=*")
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()

@@ -67,33 +67,6 @@ def warm_until(reader: PageReader, path: Path, nbytes: int, resident_bytes: int)
     raise AssertionError(f"{fincore_bytes(path)} bytes are resident, not {resident_bytes}; failed: {failed}")
 
 
-@pytest.mark.parametrize("offset", [0, 4096, 3 * MIB + 4096])
-@pytest.mark.parametrize("nbytes", [4096, MIB, 17 * MIB])
-def test_nothing_is_read_past_the_range(
-    filesystem: LoopFilesystem, reader: PageReader, offset: int, nbytes: int
-) -> None:
-    path = filesystem.path / "file"
-    drop(path)
-    assert warm(reader, path, offset, nbytes) == []
-    residency = measure(str(path))
-    assert residency.missing == [part for part in ((0, offset), (offset + nbytes, SIZE - offset - nbytes)) if part[1]]
-
-
-def test_what_may_be_read_ahead_is_not_read_past(filesystem: LoopFilesystem, reader: PageReader) -> None:
-    path = filesystem.path / "file"
-    drop(path)
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        assert reader.read(fd, 0, 16 * MIB, 4 * MIB) == []
-    finally:
-        os.close(fd)
-    residency = measure(str(path))
-    assert residency.missing is not None
-    assert residency.missing[0][0] >= 16 * MIB
-    assert residency.missing[-1] == (residency.missing[0][0], SIZE - residency.missing[0][0])
-    assert residency.missing[0][0] <= 20 * MIB
-
-
 def test_a_whole_file(filesystem: LoopFilesystem, reader: PageReader) -> None:
     path = filesystem.path / "file"
     drop(path)

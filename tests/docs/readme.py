@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from coldctl.cli.exits import meanings
-from coldctl.engines import ENGINES
+from coldctl.engines import ENGINES, Engine
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -72,10 +72,23 @@ def generated(name: str) -> str:
         return "\n".join(["| code | meaning |", "| --- | --- |", *rows, ""])
     if name == "figures":
         return "\n".join(["| benchmark | measured | wanted | met |", "| --- | --- | --- | --- |", *_figures(), ""])
-    rows = [f"| {e.name} | {e.versions} | {e.page_cache} | {e.source} |" for e in ENGINES]
-    return "\n".join(
-        ["| engine or loader | version read | page cache | seen in |", "| --- | --- | --- | --- |", *rows, ""]
-    )
+    if name == "fillers":
+        fillers = [f"| {e.name} | {e.versions} | {_refusing(e)} | {e.fillers_source} |" for e in ENGINES]
+        heads = ["| engine or loader | version read | model types that fail | seen in |", "| --- | --- | --- | --- |"]
+        return "\n".join([*heads, *fillers, ""])
+    rows = [f"| {e.name} | {e.versions} | {e.page_cache} | {e.reads} | {e.page_cache_source} |" for e in ENGINES]
+    heads = [
+        "| engine or loader | version read | page cache | how it reads | seen in |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    return "\n".join([*heads, *rows, ""])
+
+
+def _refusing(engine: Engine) -> str:
+    """The model types that fail with fillers, in words."""
+    if engine.fillers_only_by is not None:
+        return f"all but {', '.join(sorted(engine.fillers_only_by))}"
+    return ", ".join(sorted(engine.fillers_refused_by)) or "none known"
 
 
 def _figures() -> Iterator[str]:

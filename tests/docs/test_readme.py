@@ -18,7 +18,7 @@ def test_commands_print_what_the_readme_says() -> None:
 
 def test_generated_parts_are_fresh() -> None:
     parts = generated_parts(TEXT)
-    assert set(parts) == {"exit_codes", "engines", "figures"}
+    assert set(parts) == {"exit_codes", "engines", "figures", "fillers"}
     for name, text in parts.items():
         assert text == generated(name), f"{name}: run python -m tests.docs.readme"
 

@@ -14,7 +14,8 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from scripts.make_checkpoint import SHAPES, make_checkpoint
+from scripts.make_checkpoint import make_checkpoint
+from scripts.synthetic.families import SHAPES
 
 MIB = 1 << 20
 SCRIPT = Path(__file__).parents[2] / "scripts" / "make_checkpoint.py"

@@ -22,9 +22,9 @@ from coldctl.loader.syscalls import (
 )
 
 WINDOW_BYTES = 16 << 20
-READ_AHEAD_BYTES = 8 << 20
 _SCRATCH_BYTES = 1 << 20
-_BLOCK_BYTES = 2 << 20
+_LARGE_READ_AHEAD_BYTES = 4 << 20
+BLOCK_BYTES = 2 << 20
 
 FailedRanges = list[tuple[int, int, str]]
 
@@ -33,53 +33,45 @@ class PageReader(Protocol):
     """Reads ranges of files into the page cache. `name` is what reports call it. Any thread may call `read`."""
 
     name: str
+    reach_bytes: int
 
-    def read(self, fd: int, offset_bytes: int, nbytes: int, more_bytes: int = 0) -> FailedRanges:
+    def read(self, fd: int, offset_bytes: int, nbytes: int) -> FailedRanges:
         """Bring `nbytes` from `offset_bytes` on into the page cache, and return what could not be read.
 
-        The kernel may read ahead into the `more_bytes` that follow, and not beyond. Each failure is (offset, length,
-        error) in bytes and the system's words, in file order, exact to the page; all other bytes of the range were
-        read. A range past the end of the file is a failure too: the file shrank. The descriptor's read-ahead advice
-        is back to normal afterwards.
+        The kernel may begin at a whole block of 2 MiB before the range and read ahead `reach_bytes` past it. Each
+        failure is (offset, length, error) in bytes and the system's words, in file order, exact to the page; all other
+        bytes of the range were read. A range past the end of the file is a failure too: the file shrank.
+        """
+
+    def read_exactly(self, fd: int, offset_bytes: int, nbytes: int) -> FailedRanges:
+        """`read` without read-ahead: no other pages come in, unless reads with read-ahead have marked pages here.
+
+        The descriptor's read-ahead advice is back to normal afterwards.
         """
 
 
 class PreadReader:
     """pread into one reused buffer a thread: costs a copy, works on every kernel and filesystem.
 
-    `read_ahead_bytes` is the most that the kernel reads ahead on this filesystem, as far as it is known.
+    `read_ahead_bytes` is the most that the device reads ahead.
     """
 
     name = "pread"
 
-    def __init__(self, read_ahead_bytes: int = READ_AHEAD_BYTES) -> None:
-        self._read_ahead_bytes = read_ahead_bytes
+    def __init__(self, read_ahead_bytes: int = 0) -> None:
+        # A read-ahead window may begin where the one before ended, and be as long again.
+        self.reach_bytes = 2 * max(_LARGE_READ_AHEAD_BYTES, read_ahead_bytes) + _LARGE_READ_AHEAD_BYTES
         self._threads = threading.local()
 
-    def read(self, fd: int, offset_bytes: int, nbytes: int, more_bytes: int = 0) -> FailedRanges:
-        head_bytes = min(nbytes, -offset_bytes % _BLOCK_BYTES)  # read ahead, the kernel would begin at a whole block
-        tail_bytes = min(nbytes - head_bytes, max(0, self._read_ahead_bytes - more_bytes))
-        body_bytes = nbytes - head_bytes - tail_bytes
-        tail = self._exactly(fd, offset_bytes + head_bytes + body_bytes, tail_bytes)
-        head = self._exactly(fd, offset_bytes, head_bytes)
-        failed: FailedRanges = []
-        for found in (*head, *self._with_read_ahead(fd, offset_bytes + head_bytes, body_bytes), *tail):
-            _add(failed, *found)
-        return failed
+    def read(self, fd: int, offset_bytes: int, nbytes: int) -> FailedRanges:
+        return self._by_pread(fd, offset_bytes, nbytes)
 
-    def _exactly(self, fd: int, offset_bytes: int, nbytes: int) -> FailedRanges:
-        """Told that reads are random, the kernel reads what each call asks for, in one piece, and nothing ahead. This
-        comes before what is read with read-ahead, whose marks on pages here would have the kernel read on from them.
-        """
-        if not nbytes:
-            return []
+    def read_exactly(self, fd: int, offset_bytes: int, nbytes: int) -> FailedRanges:
+        # Told that reads are random, the kernel reads what each call asks for, in one piece, and nothing ahead.
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
         failed = self._by_pread(fd, offset_bytes, nbytes)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_NORMAL)
         return failed
-
-    def _with_read_ahead(self, fd: int, offset_bytes: int, nbytes: int) -> FailedRanges:
-        return self._by_pread(fd, offset_bytes, nbytes)
 
     def _by_pread(self, fd: int, offset_bytes: int, nbytes: int) -> FailedRanges:
         scratch = self._scratch()
@@ -89,8 +81,8 @@ class PreadReader:
             try:
                 got = os.preadv(fd, [scratch[: end - offset]], offset)
             except OSError:
-                block = offset - offset % _BLOCK_BYTES
-                stop = min(block + _BLOCK_BYTES, end)
+                block = offset - offset % BLOCK_BYTES
+                stop = min(block + BLOCK_BYTES, end)
                 self._read_page_by_page(fd, max(block, offset_bytes), stop, failed)
                 offset = stop
                 continue
@@ -130,7 +122,7 @@ class PopulateReader(PreadReader):
 
     name = "populate"
 
-    def _with_read_ahead(self, fd: int, offset_bytes: int, nbytes: int) -> FailedRanges:
+    def read(self, fd: int, offset_bytes: int, nbytes: int) -> FailedRanges:
         failed: FailedRanges = []
         end = offset_bytes + nbytes
         start = offset_bytes - offset_bytes % PAGE_BYTES
@@ -150,7 +142,7 @@ def choose_reader(path: str) -> PageReader:
     """The cheapest reader that this kernel has, for the filesystem that `path` is on."""
     mount = mount_of(path)
     device_kib = read_ahead_kib(mount) if mount else None
-    read_ahead_bytes = max(READ_AHEAD_BYTES, (device_kib or 0) * 1024)
+    read_ahead_bytes = (device_kib or 0) * 1024
     return PopulateReader(read_ahead_bytes) if populate_read_supported() else PreadReader(read_ahead_bytes)
 
 
