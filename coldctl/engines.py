@@ -54,7 +54,7 @@ ENGINES = (
         page_cache_source=(
             "model_loader/weight_utils.py: buffered_multi_thread_safetensors_weights_iterator, safe_open"
         ),
-        fillers_source="models/llama.py skips them; gemma.py, gemma3_causal.py, gpt2.py and their kin look every name up",
+        fillers_source="models/llama.py skips them; gemma.py, gemma3_causal.py, gpt2.py and others look every name up",
         fillers_refused_by=frozenset(
             {
                 "bert", "cohere", "cohere2", "dbrx", "deepseek_vl_v2", "gemma", "gemma2", "gemma3", "gemma3_text",
@@ -122,7 +122,7 @@ ENGINES = (
         page_cache="bypassed",
         reads="O_DIRECT by io_uring or libaio; buffered where those fail",
         page_cache_source="libstreamer.so: the default of RUNAI_STREAMER_FS_STRATEGY",
-        fillers_source="safetensors_streamer/safetensors_pytorch.py yields every tensor; the engine's model code decides",
+        fillers_source="safetensors_pytorch.py yields every tensor; the engine's model code decides",
     ),
     Engine(
         name="instanttensor",

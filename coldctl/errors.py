@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 
 
 class ColdctlError(Exception):
@@ -105,7 +106,7 @@ class StoppedError(ColdctlError):
     code = "stopped"
 
     def __init__(self, signal_number: int) -> None:
-        super().__init__(f"stopped by signal {signal_number}")
+        super().__init__(f"stopped by {signal.Signals(signal_number).name}")
         self.exit_code = 128 + signal_number
 
 

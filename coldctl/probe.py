@@ -3,16 +3,49 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+
+_EARLY = (signal.SIGINT, signal.SIGTERM)
+
+# The signals that came before anybody could act on them: one at most.
+_asked: list[int] = []
 
 
 def main() -> int:
-    """Run coldctl on `sys.argv` and return its exit code."""
+    """Run coldctl on `sys.argv` and return its exit code. Must be called in the main thread.
+
+    SIGINT and SIGTERM never end the process by their default action from the first statement on, and do nothing more
+    once this has returned: the result is out, and what follows is the end of the interpreter.
+    """
+    for number in _EARLY:
+        signal.signal(number, _remember)
+    try:
+        return _answer()
+    finally:
+        # The interpreter puts the default action back when it ends, but leaves alone what is ignored.
+        for number in _EARLY:
+            signal.signal(number, signal.SIG_IGN)
+
+
+def _answer() -> int:
     if sys.argv[1:2] in (["--version"], ["-V"]) and _print_version():
         return 0
-    from coldctl.cli.main import main as cli
+    try:
+        from coldctl.cli.main import main as cli
 
-    return cli()
+        return cli(_asked)
+    except MemoryError:
+        # Too little for what tells all other failures: this much has no parts that must be imported.
+        os.write(2, b"coldctl: error: out of memory\n")
+        return 5
+
+
+def _remember(number: int, frame: object) -> None:
+    """Keep the first signal for the command line, which acts on it when it is there; end at once on a second one."""
+    if _asked:
+        os._exit(128 + number)
+    _asked.append(number)
 
 
 def _print_version() -> bool:

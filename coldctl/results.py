@@ -115,7 +115,8 @@ class VerifiedFile:
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
     """`files`, `tensors` and `bytes` count what was looked at; `tensor_bytes` the data in it, without the headers;
-    `digests_checked` the tensors whose bytes were hashed. Fillers are checked too, but count as bytes of files only.
+    `digests_checked` the tensors whose bytes were hashed, of `digests_listed` in the manifest (null without one).
+    Fillers are checked too, but count as bytes of files only.
 
     `unjudged` names what could not be read, so that an unreadable file is never called clean.
     """
@@ -128,6 +129,7 @@ class VerifyResult:
     bytes: int
     tensor_bytes: int
     digests_checked: int
+    digests_listed: int | None
     digests_reason: str | None
     alignment: list[AlignmentCount]
     layout: list[VerifiedFile]
@@ -154,6 +156,9 @@ class WarmResult:
 
     Resident counts are null when unknown, with `residency_reason`; `residency_method` says how they were got:
     `mincore`, or `sampled` with its 95 % bound in bytes. `order_facts` is null for the orders that look at no layers.
+    `complete` says that all of it was measured to be resident afterwards (sampled: as far as the bound can tell); else
+    `incomplete_reason` is `unreadable`, `budget`, `left-memory` (pages went while others came) or `unproved` (all was
+    read, and the kernel does not tell what stayed).
     """
 
     path: str
@@ -176,6 +181,7 @@ class WarmResult:
     budget_bytes: int | None
     budget_reason: str
     complete: bool
+    incomplete_reason: str | None
     failed: list[FailedRange] = field(default_factory=list)
 
 
@@ -203,11 +209,13 @@ class EvictResult:
 
 @dataclass(frozen=True, slots=True)
 class StatusFile:
-    """`residency_map` has one share from 0 to 1 a cell, first bytes first; null when residency is unknown."""
+    """`residency_map` has one share from 0 to 1 a cell, first bytes first; null unless residency is exact."""
 
     path: str
     size_bytes: int
     resident_bytes: int | None
+    residency_method: str | None
+    residency_bound_bytes: int
     residency_map: list[float] | None
     residency_reason: str | None
     extents: int | None
@@ -225,6 +233,9 @@ class StatusResult:
     filesystem: str
     bytes: int
     resident_bytes: int | None
+    residency_method: str | None
+    residency_bound_bytes: int
+    residency_reason: str | None
     tensors: int
     manifest: bool
     ignored: list[str]

@@ -13,6 +13,7 @@ import random
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
@@ -28,6 +29,20 @@ T = TypeVar("T")
 MIB = 1 << 20
 PAGE = os.sysconf("SC_PAGE_SIZE")
 NOBODY = 65534
+
+MAP_AND_WAIT = """
+import ctypes, mmap, sys
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+file = open(sys.argv[1], "rb")
+address = libc.mmap(None, 4 << 20, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0)
+ctypes.string_at(address, 4 << 20)
+if sys.argv[2] == "lock":
+    assert libc.mlock(ctypes.c_void_p(address), ctypes.c_size_t(4 << 20)) == 0
+print("ready", flush=True)
+sys.stdin.read()
+"""
 
 
 @dataclass(frozen=True)
@@ -196,6 +211,20 @@ def _filefrag_rows(path: Path) -> list[tuple[int, int, int]]:
         r"^ *\d+: +(\d+)\.\. *\d+: +(\d+)\.\. *\d+: +(\d+):", run("filefrag", "-v", "-b1", str(path)), re.MULTILINE
     )
     return [(int(logical), int(physical), int(length)) for logical, physical, length in rows]
+
+
+@contextmanager
+def holder(path: Path, how: str) -> Iterator[int]:
+    """Another process that maps the first 4 MiB of the file (and locks them, with `lock`); its pid."""
+    with subprocess.Popen(
+        [sys.executable, "-c", MAP_AND_WAIT, str(path), how], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        try:
+            yield process.pid
+        finally:
+            process.communicate()
 
 
 def as_nobody(work: Callable[[], T]) -> T:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 
 from coldctl.cli import signals
 
 
-def main() -> int:
-    """Run the command that `sys.argv` names and return the exit code. Must be called in the main thread."""
+def main(asked: Sequence[int] = ()) -> int:
+    """Run the command that `sys.argv` names and return the exit code. Must be called in the main thread.
+
+    `asked`: where signals are kept that came before this was called.
+    """
     _keep_standard_descriptors()
-    stop = signals.install()
+    # OpenBLAS starts a thread for each CPU when numpy is imported, takes memory for each of them, and raises SIGINT
+    # where it may not start them. numpy only scans bytes here, which OpenBLAS has no part in.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    stop = signals.install(asked)
     from coldctl.cli.run import run
 
     return run(sys.argv[1:], stop)

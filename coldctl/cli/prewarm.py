@@ -60,7 +60,6 @@ def command(
         order=order,
         budget=budget,
         jobs=jobs,
-        strict=strict,
         all_or_nothing=all_or_nothing,
         dry_run=dry_run,
     )

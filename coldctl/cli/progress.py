@@ -119,8 +119,7 @@ class _Phase:
         self._start = clock()
         self._samples = deque([(self._start, 0)])
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._draw_now_and_then, daemon=True)
-        self._thread.start()
+        self._thread = self._start_thread()
 
     def advance(self, nbytes: int) -> None:
         with self._lock:
@@ -128,8 +127,18 @@ class _Phase:
 
     def end(self) -> None:
         self._over.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
         self._display.draw(self._last_snapshot())
+
+    def _start_thread(self) -> threading.Thread | None:
+        """Null where the system allows no more threads: then only the end of the phase is drawn."""
+        thread = threading.Thread(target=self._draw_now_and_then, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return None
+        return thread
 
     def _draw_now_and_then(self) -> None:
         while not self._over.wait(self._display.interval_seconds):

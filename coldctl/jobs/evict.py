@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from coldctl.errors import from_os_error
 from coldctl.events import NULL, Events
-from coldctl.jobs.residency import Totals, measure_all
-from coldctl.loader.format.checkpoint import Checkpoint, Shard, open_checkpoint
+from coldctl.jobs.residency import Totals, open_measured
+from coldctl.loader.format.checkpoint import Checkpoint, Shard
 from coldctl.loader.pages.evict import Evicted
 from coldctl.loader.pages.evict import evict as evict_file
 from coldctl.results import EvictResult, SkippedFile
@@ -29,8 +29,7 @@ def evict(options: EvictOptions, events: Events = NULL) -> EvictResult:
     Success does not promise that pages stay away. Raises InputError, EnvironmentLacksError, StoppedError.
     """
     start_seconds = time.perf_counter()
-    before = measure_all(options.path)
-    checkpoint = open_checkpoint(options.path)
+    checkpoint, before = open_measured(options.path)
     evicted = {} if options.dry_run else _evict_all(checkpoint, events)
     after = Totals.of(result.residency for result in evicted.values()) if evicted else Totals.of(before.values())
     kept = [SkippedFile(name, _sentence(result)) for name, result in evicted.items() if result.reasons]

@@ -12,18 +12,17 @@ from dataclasses import dataclass, replace
 
 from coldctl.errors import RefusedError, UsageError
 from coldctl.events import NULL, Events
-from coldctl.jobs.residency import Totals, measure_all
+from coldctl.jobs.residency import Measured, Totals, measure_again, open_measured
 from coldctl.loader import plan
-from coldctl.loader.format.checkpoint import Checkpoint, open_checkpoint
+from coldctl.loader.format.checkpoint import Checkpoint
 from coldctl.loader.host.budget import budget as find_budget
 from coldctl.loader.host.mounts import filesystem_of, is_network
 from coldctl.loader.order import ORDERS, Order, order_facts
 from coldctl.loader.pages.pieces import Piece, pieces
-from coldctl.loader.pages.residency import Residency
 from coldctl.loader.pages.warm import WINDOW_BYTES, PageReader, choose_reader
-from coldctl.loader.plan import Segment, source_of
+from coldctl.loader.plan import Segment
 from coldctl.loader.pool import Worker, default_streams_cap, share_out
-from coldctl.loader.source import LastOpened
+from coldctl.loader.source import LastOpened, OpenLocalFile
 from coldctl.results import FailedRange, WarmResult
 from coldctl.units import format_share, format_size, parse_share, parse_size
 
@@ -34,14 +33,13 @@ _DECIMAL = re.compile(r"\d*\.\d*", re.ASCII)
 @dataclass(frozen=True, slots=True)
 class PrewarmOptions:
     """`budget` bounds the bytes that are newly read: `auto` (from the machine and its cgroups), `none`, a share of the
-    headroom (`60%`), or a size (`40GiB`). `jobs` caps the streams. `strict` is for callers who want an incomplete
-    warm-up to be a failure; `all_or_nothing` refuses to begin when not all of it fits."""
+    headroom (`60%`), or a size (`40GiB`). `jobs` caps the streams. `all_or_nothing` refuses to begin when not all of it
+    fits."""
 
     path: str
     order: Order = "name"
     budget: str = "auto"
     jobs: int | None = None
-    strict: bool = False
     all_or_nothing: bool = False
     dry_run: bool = False
 
@@ -55,9 +53,9 @@ def prewarm(options: PrewarmOptions, events: Events = NULL) -> WarmResult:
     """
     start_seconds, start_cpu_seconds = time.perf_counter(), time.process_time()
     _check(options)
-    before = measure_all(options.path)
-    checkpoint = open_checkpoint(options.path)
-    budget_bytes, budget_reason = _budget(options.budget)
+    checkpoint, before = open_measured(options.path)
+    resident_before = Totals.of(before.values())
+    budget_bytes, budget_reason = _budget(options.budget, resident_before.resident_bytes or 0)
     missing = list(_missing(checkpoint, options.order, before))
     planned_bytes = sum(segment.nbytes for segment in missing)
     fits = budget_bytes is None or planned_bytes <= budget_bytes
@@ -72,8 +70,9 @@ def prewarm(options: PrewarmOptions, events: Events = NULL) -> WarmResult:
     if not options.dry_run:
         _forget_headers(checkpoint, before)
         segments = missing if budget_bytes is None else list(_within(missing, budget_bytes))
-        warmed = _warm(segments, reader, _streams_cap(options, checkpoint), events)
-    after = Totals.of(measure_all(options.path).values()) if warmed.read_bytes else Totals.of(before.values())
+        warmed = _warm(segments, checkpoint, reader, _streams_cap(options, checkpoint), events)
+    after = Totals.of(measure_again(checkpoint).values()) if warmed.read_bytes else resident_before
+    incomplete_reason = _why_incomplete(options, warmed, after, checkpoint.bytes, fits=fits)
     return WarmResult(
         path=options.path,
         filesystem=filesystem_of(checkpoint.shards[0].path),
@@ -81,7 +80,7 @@ def prewarm(options: PrewarmOptions, events: Events = NULL) -> WarmResult:
         order_facts=order_facts(options.order, checkpoint.tensors()),
         dry_run=options.dry_run,
         bytes=checkpoint.bytes,
-        resident_before_bytes=Totals.of(before.values()).resident_bytes,
+        resident_before_bytes=resident_before.resident_bytes,
         resident_after_bytes=after.resident_bytes,
         residency_method=after.method,
         residency_bound_bytes=after.bound_bytes,
@@ -94,7 +93,8 @@ def prewarm(options: PrewarmOptions, events: Events = NULL) -> WarmResult:
         streams=warmed.streams,
         budget_bytes=budget_bytes,
         budget_reason=budget_reason,
-        complete=fits and not warmed.failed and (options.dry_run or _all_there(after, checkpoint.bytes)),
+        complete=incomplete_reason is None,
+        incomplete_reason=incomplete_reason,
         failed=warmed.failed,
     )
 
@@ -106,9 +106,19 @@ class _Warmed:
     failed: list[FailedRange]
 
 
-def _all_there(after: Totals, size_bytes: int) -> bool:
-    """False when pages that were read have left memory again. Taken on trust where the kernel does not tell exactly."""
-    return after.method != "mincore" or after.resident_bytes == size_bytes
+def _why_incomplete(
+    options: PrewarmOptions, warmed: _Warmed, after: Totals, size_bytes: int, *, fits: bool
+) -> str | None:
+    """Why the checkpoint cannot be called warm; None when it is, or (in a dry run) would be as far as can be told."""
+    if warmed.failed:
+        return "unreadable"
+    if not fits:
+        return "budget"
+    if options.dry_run:
+        return None
+    if after.resident_bytes is None:
+        return "unproved"
+    return "left-memory" if after.resident_bytes + after.bound_bytes < size_bytes else None
 
 
 def _check(options: PrewarmOptions) -> None:
@@ -118,16 +128,16 @@ def _check(options: PrewarmOptions) -> None:
         raise UsageError("--jobs must be at least 1")
 
 
-def _budget(text: str) -> tuple[int | None, str]:
+def _budget(text: str, resident_bytes: int) -> tuple[int | None, str]:
     """The budget in bytes (None for no bound) and the sentence that says where it comes from."""
     if text == "none":
-        return None, "no budget was asked for"
+        return None, ""
     if text == "auto":
-        found = find_budget()
+        found = find_budget(resident_bytes=resident_bytes)
         return found.budget_bytes, found.reason
     if _is_share(text):
         share = parse_share(text)
-        found = find_budget()
+        found = find_budget(resident_bytes=resident_bytes)
         return int(share * found.headroom_bytes), (
             f"{format_share(int(share * 1000), 1000)} of {format_size(found.headroom_bytes)} free by {found.limited_by}"
         )
@@ -139,26 +149,26 @@ def _is_share(text: str) -> bool:
     return text.strip().endswith("%") or _DECIMAL.fullmatch(text.strip()) is not None
 
 
-def _missing(checkpoint: Checkpoint, order: Order, before: dict[str, Residency]) -> Iterator[Segment]:
+def _missing(checkpoint: Checkpoint, order: Order, before: Measured) -> Iterator[Segment]:
     """What has to be read, in order. A file whose map the kernel does not tell is gone over whole, unless every
     sampled page was there: pages that are resident cost next to nothing to go over."""
     ranges = {}
     for shard in checkpoint.shards:
-        found = before[shard.path]
+        found = before[shard.name]
         if found.missing is not None:
-            ranges[shard.path] = found.missing
+            ranges[shard.name] = found.missing
         else:
-            ranges[shard.path] = [] if found.resident_bytes == shard.size_bytes else [(0, shard.size_bytes)]
+            ranges[shard.name] = [] if found.resident_bytes == shard.size_bytes else [(0, shard.size_bytes)]
     yield from plan.only(plan.page_segments(checkpoint, order), ranges)
 
 
-def _forget_headers(checkpoint: Checkpoint, before: dict[str, Residency]) -> None:
+def _forget_headers(checkpoint: Checkpoint, before: Measured) -> None:
     """Drop what reading the header brought of files that were cold at their start. Pages that lie there already would
     have the kernel read the first MiBs of each file in single pages instead of large folios."""
     for shard in checkpoint.shards:
-        missing = before[shard.path].missing
+        missing = before[shard.name].missing
         if missing and missing[0][0] == 0:
-            with source_of(shard).open() as opened:
+            with shard.source.open() as opened:
                 os.posix_fadvise(opened.fd, 0, missing[0][1], os.POSIX_FADV_DONTNEED)
 
 
@@ -178,11 +188,12 @@ def _streams_cap(options: PrewarmOptions, checkpoint: Checkpoint) -> int:
     return _NETWORK_STREAMS_CAP if is_network(filesystem_of(checkpoint.shards[0].path)) else default_streams_cap()
 
 
-def _warm(segments: list[Segment], reader: PageReader, cap: int, events: Events) -> _Warmed:
+def _warm(segments: list[Segment], checkpoint: Checkpoint, reader: PageReader, cap: int, events: Events) -> _Warmed:
+    files = {shard.name: shard.source for shard in checkpoint.shards}
     failed: list[FailedRange] = []
     lock = threading.Lock()
 
-    def warm(piece: Piece, opened: LastOpened) -> Iterator[int]:
+    def warm(piece: Piece, opened: LastOpened[OpenLocalFile]) -> Iterator[int]:
         fd = opened.get(piece.segment.source).fd
         read = reader.read_exactly if piece.exact else reader.read
         for window in plan.cut(piece.segment, WINDOW_BYTES):
@@ -193,11 +204,13 @@ def _warm(segments: list[Segment], reader: PageReader, cap: int, events: Events)
 
     @contextmanager
     def make_worker() -> Iterator[Worker[tuple[Piece, ...]]]:
-        with LastOpened(checked=False) as opened:
+        with LastOpened(lambda source: files[source.name].open(), checked=False) as opened:
             yield lambda group: (nbytes for piece in group for nbytes in warm(piece, opened))
 
+    if not segments:
+        return _Warmed(0, 0, [])
     events.begin("warming", sum(segment.nbytes for segment in segments))
-    streams = share_out(pieces(segments, reader.reach_bytes), make_worker, events, first=1, cap=cap) if segments else 0
+    streams = share_out(pieces(segments, reader.reach_bytes), make_worker, events, first=1, cap=cap)
     events.end()
     failed = _merged(failed)
     failed_bytes = sum(range_.length_bytes for range_ in failed)

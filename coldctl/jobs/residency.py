@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from coldctl.errors import from_os_error
 from coldctl.events import NULL
-from coldctl.loader.format.locate import Member, locate
+from coldctl.loader.format.checkpoint import Checkpoint, open_located
+from coldctl.loader.format.locate import locate
 from coldctl.loader.pages.residency import Residency, measure
 from coldctl.loader.pool import default_streams_cap, share_out
 
@@ -36,21 +37,36 @@ class Totals:
         )
 
 
-def measure_all(path: str, *, cells: int = 0) -> dict[str, Residency]:
-    """The residency of every file of the checkpoint at `path`, by the file's path; `cells` as in `measure`.
+Measured = dict[str, Residency]
+"""The residency of each shard, by its name."""
 
-    Opens nothing for reading, so that what was cold is still cold when it is measured. Raises InputError when there is
-    no checkpoint, and what `from_os_error` makes of a file that cannot be opened.
+
+def open_measured(path: str, *, cells: int = 0) -> tuple[Checkpoint, Measured]:
+    """The checkpoint at `path`, and the residency that its shards had before a byte of them was read; `cells` as in
+    `measure`.
+
+    Raises what `open_checkpoint` raises.
     """
-    measured: dict[str, Residency] = {}
+    located = locate(path)
+    before = _measure({member.name: member.path for member in located.members}, cells)
+    return open_located(located), before
 
-    def work(member: Member) -> Iterator[int]:
+
+def measure_again(checkpoint: Checkpoint) -> Measured:
+    """The residency of the shards now."""
+    return _measure({shard.name: shard.path for shard in checkpoint.shards}, 0)
+
+
+def _measure(paths: dict[str, str], cells: int) -> Measured:
+    measured: Measured = {}
+
+    def work(name: str) -> Iterator[int]:
         try:
-            measured[member.path] = measure(member.path, cells=cells)
+            measured[name] = measure(paths[name], cells=cells)
         except OSError as error:
-            raise from_os_error(error, "open", member.path) from error
-        yield member.size_bytes
+            raise from_os_error(error, "open", paths[name]) from error
+        yield 0
 
-    members, cap = locate(path).members, default_streams_cap()
-    share_out(members, lambda: nullcontext(work), NULL, first=cap, cap=cap)
-    return {member.path: measured[member.path] for member in members}
+    cap = default_streams_cap()
+    share_out(paths, lambda: nullcontext(work), NULL, first=cap, cap=cap)
+    return {name: measured[name] for name in paths}

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from coldctl.errors import from_os_error
 from coldctl.events import NULL, Events
-from coldctl.jobs.residency import measure_all
+from coldctl.jobs.residency import Totals, open_measured
 from coldctl.loader.format import manifest
-from coldctl.loader.format.checkpoint import Shard, open_checkpoint
+from coldctl.loader.format.checkpoint import Shard
 from coldctl.loader.format.extents import extents
 from coldctl.loader.format.layout import is_filler, on_page
 from coldctl.loader.host.mounts import filesystem_of
@@ -29,18 +29,20 @@ def status(options: StatusOptions, events: Events = NULL) -> StatusResult:
 
     Raises InputError for what is no checkpoint, EnvironmentLacksError for what may not be read.
     """
-    residency = measure_all(options.path, cells=MAP_CELLS)
-    checkpoint = open_checkpoint(options.path)
+    checkpoint, residency = open_measured(options.path, cells=MAP_CELLS)
     files = []
     for shard in checkpoint.shards:
-        files.append(_file(shard, residency[shard.path]))
+        files.append(_file(shard, residency[shard.name]))
         events.raise_if_stopped()
-    resident = [file.resident_bytes for file in files if file.resident_bytes is not None]
+    totals = Totals.of(residency.values())
     return StatusResult(
         path=options.path,
         filesystem=filesystem_of(checkpoint.shards[0].path),
         bytes=checkpoint.bytes,
-        resident_bytes=sum(resident) if len(resident) == len(files) else None,
+        resident_bytes=totals.resident_bytes,
+        residency_method=totals.method,
+        residency_bound_bytes=totals.bound_bytes,
+        residency_reason=totals.reason,
         tensors=sum(file.tensors for file in files),
         manifest=os.path.exists(os.path.join(checkpoint.root, manifest.NAME)),
         ignored=list(checkpoint.ignored),
@@ -58,6 +60,8 @@ def _file(shard: Shard, residency: Residency) -> StatusFile:
         path=shard.name,
         size_bytes=shard.size_bytes,
         resident_bytes=residency.resident_bytes,
+        residency_method=residency.method,
+        residency_bound_bytes=residency.bound_bytes,
         residency_map=residency.cells,
         residency_reason=residency.reason,
         extents=found.extents,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from coldctl.loader.format.checkpoint import Checkpoint, Shard
 from coldctl.loader.format.header import Tensor
 from coldctl.loader.order import Order, sort_key
-from coldctl.loader.source import LocalFile
+from coldctl.loader.source import Source
 from coldctl.units import MIB
 
 COALESCED_BYTES = 64 * MIB
@@ -24,14 +24,10 @@ CHUNK_BYTES = 64 * MIB
 class Segment(NamedTuple):
     """`nbytes` of `source` from `offset_bytes`, and the whole tensors in them (none for a cut segment)."""
 
-    source: LocalFile
+    source: Source
     offset_bytes: int
     nbytes: int
     tensors: tuple[Tensor, ...] = ()
-
-
-def source_of(shard: Shard) -> LocalFile:
-    return LocalFile(shard.name, shard.path, shard.identity)
 
 
 def ordered_tensors(checkpoint: Checkpoint, order: Order) -> list[tuple[Shard, Tensor]]:
@@ -92,12 +88,12 @@ def runs(segments: Iterable[Segment]) -> Iterator[Segment]:
 
 
 def only(segments: Iterable[Segment], missing: dict[str, list[tuple[int, int]]]) -> Iterator[Segment]:
-    """The parts of `segments` inside the `missing` ranges (offset and length, ascending) of their source's path."""
-    starts = {path: [offset_bytes for offset_bytes, _ in ranges] for path, ranges in missing.items()}
+    """The parts of `segments` in the `missing` ranges (offset and length, ascending) of their source, by its name."""
+    starts = {name: [offset_bytes for offset_bytes, _ in ranges] for name, ranges in missing.items()}
     for segment in segments:
-        ranges = missing[segment.source.path]
+        ranges = missing[segment.source.name]
         end_bytes = segment.offset_bytes + segment.nbytes
-        first = max(bisect_right(starts[segment.source.path], segment.offset_bytes) - 1, 0)
+        first = max(bisect_right(starts[segment.source.name], segment.offset_bytes) - 1, 0)
         for range_bytes, length_bytes in itertools.islice(ranges, first, None):
             if range_bytes >= end_bytes:
                 break
@@ -108,12 +104,11 @@ def only(segments: Iterable[Segment], missing: dict[str, list[tuple[int, int]]])
 
 
 def _headers_and_tensors(checkpoint: Checkpoint, order: Order) -> Iterator[Segment]:
-    sources = {shard.name: source_of(shard) for shard in checkpoint.shards}
-    headers = {s.name: Segment(sources[s.name], 0, s.header.header_bytes) for s in checkpoint.shards}
+    headers = {s.name: Segment(s.source, 0, s.header.header_bytes) for s in checkpoint.shards}
     for shard, tensor in ordered_tensors(checkpoint, order):
         if shard.name in headers:
             yield headers.pop(shard.name)
-        yield Segment(sources[shard.name], tensor.offset_bytes, tensor.nbytes)
+        yield Segment(shard.source, tensor.offset_bytes, tensor.nbytes)
     yield from headers.values()
 
 
@@ -125,4 +120,4 @@ def _continues(run: list[Tensor], tensor: Tensor) -> bool:
 
 def _segment(shard: Shard, run: list[Tensor]) -> Segment:
     start_bytes = run[0].offset_bytes
-    return Segment(source_of(shard), start_bytes, run[-1].offset_bytes + run[-1].nbytes - start_bytes, tuple(run))
+    return Segment(shard.source, start_bytes, run[-1].offset_bytes + run[-1].nbytes - start_bytes, tuple(run))

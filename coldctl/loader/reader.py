@@ -14,7 +14,7 @@ from coldctl.loader.format.header import Tensor
 from coldctl.loader.plan import Segment
 from coldctl.loader.pool import Worker, default_streams_cap, share_out
 from coldctl.loader.sink import Sink
-from coldctl.loader.source import LastOpened, LocalFile, OpenSource
+from coldctl.loader.source import LastOpened, OpenSource, Source
 from coldctl.units import MIB
 
 PIECE_BYTES = 1 * MIB
@@ -38,7 +38,7 @@ def read(segments: Iterable[Segment], sink: Sink, events: Events, *, unreadable:
     @contextmanager
     def make_worker() -> Iterator[Worker[Segment]]:
         buffer = memoryview(mmap.mmap(-1, PIECE_BYTES))
-        with LastOpened(checked=True) as opened:
+        with LastOpened(lambda source: source.open(), checked=True) as opened:
 
             def work(segment: Segment) -> Iterator[int]:
                 try:
@@ -68,7 +68,7 @@ def _pieces(segment: Segment, opened: OpenSource, sink: Sink, buffer: memoryview
         yield len(piece)
 
 
-def _large(tensor: Tensor, source: LocalFile, opened: OpenSource, sink: Sink, buffer: memoryview) -> Iterator[int]:
+def _large(tensor: Tensor, source: Source, opened: OpenSource, sink: Sink, buffer: memoryview) -> Iterator[int]:
     for start_bytes in range(0, tensor.nbytes, PIECE_BYTES):
         piece = buffer[: min(PIECE_BYTES, tensor.nbytes - start_bytes)]
         opened.read_into(piece, tensor.offset_bytes + start_bytes)

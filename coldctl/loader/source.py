@@ -7,8 +7,9 @@ error is an error with an offset, never a SIGBUS.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Generic, Protocol, Self, TypeVar
 
 from coldctl.errors import ChangedError, UnreadableError, from_os_error
 
@@ -100,26 +101,31 @@ class OpenLocalFile:
         os.close(self.fd)
 
 
-class LastOpened:
+Opened = TypeVar("Opened", bound=OpenSource)
+
+
+class LastOpened(Generic[Opened]):
     """The source that one thread has open: the last one only, since plans seldom go back to a file.
 
-    `checked`: a source that changed since it was planned is an error when it is left, too.
+    `open_source` opens one; `checked` makes it an error, too, when a source that is left has changed since it was
+    planned.
     """
 
-    def __init__(self, *, checked: bool) -> None:
+    def __init__(self, open_source: Callable[[Source], Opened], *, checked: bool) -> None:
+        self._open_source = open_source
         self._checked = checked
-        self._source: LocalFile | None = None
-        self._open: OpenLocalFile | None = None
+        self._source: Source | None = None
+        self._opened: Opened | None = None
 
-    def get(self, source: LocalFile) -> OpenLocalFile:
-        if self._open is None or self._source is None or source.path != self._source.path:
+    def get(self, source: Source) -> Opened:
+        if self._opened is None or source is not self._source:
             self._leave()
-            self._open, self._source = source.open(), source
-        return self._open
+            self._opened, self._source = self._open_source(source), source
+        return self._opened
 
     def _leave(self) -> None:
-        if self._open:
-            leaving, self._open = self._open, None
+        if self._opened:
+            leaving, self._opened = self._opened, None
             with leaving:
                 if self._checked:
                     leaving.check_unchanged()
@@ -132,8 +138,8 @@ class LastOpened:
     ) -> None:
         if error is None:
             self._leave()
-        elif self._open:
-            self._open.__exit__(kind, error, trace)
+        elif self._opened:
+            self._opened.__exit__(kind, error, trace)
 
 
 def identity_of(stat: os.stat_result) -> Identity:

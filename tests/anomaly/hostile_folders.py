@@ -146,7 +146,7 @@ _SHARD_FILES = [
     ),
     _reject("shard_truncated", "file.truncated", {ONE: _A, TWO: _B[:-1], INDEX: index()}, "b"),
     _reject("shard_empty", "header.too-short", {ONE: _A, TWO: b"", INDEX: index()}),
-    _reject("shard_lfs", "header.too-large", {ONE: _A, TWO: _LFS, INDEX: index()}, says="77 bytes"),
+    _reject("shard_lfs", "header.length", {ONE: _A, TWO: _LFS, INDEX: index()}, says="77 bytes"),
     _reject("tensor_missing", "index.missing-tensor", {**_SHARDS, INDEX: index({**_MAP, "c": TWO})}, "c", TWO),
     _reject("tensor_unindexed", "index.unindexed-tensor", {**_SHARDS, INDEX: index({"b": TWO, "z": ONE})}, "a", ONE),
     _reject("tensors_swapped", "index.wrong-shard", {**_SHARDS, INDEX: index({"a": TWO, "b": ONE})}, "a", ONE),

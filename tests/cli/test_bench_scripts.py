@@ -30,6 +30,8 @@ def bench(name: str, report: Path, *arguments: str) -> Any:
         assert f"{'met' if target['met'] else 'MISSED'}: {target['found']}; wanted {target['wanted']}" in done.stdout
     assert document["benchmark"] == name
     assert document["machine"].keys() >= {"cpu", "cores", "memory_bytes", "kernel", "filesystem", "packages", "date"}
+    head = subprocess.run(("git", "rev-parse", "HEAD"), cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert head.startswith(document["machine"]["commit"].removesuffix("-dirty"))
     for samples in document["samples"].values():
         assert len(samples) == document["rounds"] == 2
         assert all(sample["seconds"] > 0 for sample in samples)

@@ -1,16 +1,22 @@
-"""The exit code, stdout and stderr of every command for every outcome, real or too rare to be had for real."""
+"""The exit code, stdout and stderr of every command for every outcome, from the real program on real files."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from coldctl.jobs.repack import RepackOptions, repack
 from tests.cli.process import Run
 from tests.cli.terminal import on_a_terminal, visible
+from tests.filesystems import LoopFilesystem, drop, fincore_bytes, holder, loop_filesystem, run, tmpfs
+from tests.tiny import made, write_shard, write_sharded
+
+MIB = 1 << 20
 
 KEYS = {
     "repack": {
@@ -114,134 +120,238 @@ def test_a_target_that_holds_something_is_refused_without_force(coldctl: Run, mo
     assert coldctl("repack", str(model), str(out), "--force").returncode == 0
 
 
-WARM = """
-import coldctl.jobs.prewarm as job
-from coldctl.results import FailedRange, WarmResult
-failed = [FailedRange("a", 4096, 4096, "Input/output error")] if {failed} else []
-job.prewarm = lambda options, events: WarmResult(
-    "p", "ext4", "name", False, 10, 0, 5, "mincore", 0, None, 10, 5, 1.0, 0.1, "populate", 1, 5, "as asked for",
-    {complete}, failed)
-"""
+def flip(path: Path) -> None:
+    """One bit of the file's last byte."""
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.fixture
+def repacked(tmp_path: Path) -> Path:
+    """Two shards with an index and digests."""
+    write_sharded(tmp_path / "source", [{"a": made("U8", 5000)}, {"b": made("U8", 7)}])
+    repack(RepackOptions(str(tmp_path / "source"), str(tmp_path / "repacked")))
+    return tmp_path / "repacked"
+
+
+def without_privileges() -> list[str]:
+    """What makes root ask for permission as the owner of a file does."""
+    return [] if os.geteuid() else ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
 
 
 @pytest.mark.parametrize(
-    ("complete", "failed", "flags", "exit_code"),
+    ("faults", "exit_code"),
     [
-        (True, False, [], 0),
-        (False, False, [], 0),
-        (False, False, ["--strict"], 3),
-        (True, False, ["--strict"], 0),
-        (False, True, [], 3),
-        (False, True, ["--strict"], 3),
-    ],
-)
-def test_prewarm_exits_with_3_when_bytes_failed_or_strict_is_not_met(
-    coldctl_where: Run, complete: bool, failed: bool, flags: list[str], exit_code: int
-) -> None:
-    done = coldctl_where(WARM.format(complete=complete, failed=failed), "prewarm", "p", "--json", *flags)
-    assert done.returncode == exit_code
-    document = json.loads(done.stdout)
-    assert (document["complete"], document["ok"]) == (complete, exit_code == 0)
-
-
-VERIFY = """
-import coldctl.jobs.verify as job
-from coldctl.results import Finding, VerifyResult
-findings = [Finding("header.gap", severity, "a", None, "m", "h") for severity in {severities}]
-job.verify = lambda options, events: VerifyResult("p", findings, {unjudged}, 1, 1, 1, 1, 0, None, [], [], 1.0)
-"""
-
-
-@pytest.mark.parametrize(
-    ("severities", "unjudged", "exit_code"),
-    [
-        ([], [], 0),
-        (["warning"], [], 0),
-        (["error"], [], 1),
-        ([], ["a"], 5),
-        (["warning"], ["a"], 5),
-        (["error"], ["a"], 1),
+        ([], 0),
+        (["leftover"], 0),
+        (["flipped bit"], 1),
+        (["flipped bit", "leftover"], 1),
+        (["unreadable"], 5),
+        (["unreadable", "leftover"], 5),
+        (["unreadable", "flipped bit"], 1),
     ],
 )
 def test_verify_exits_with_1_for_errors_and_5_for_what_it_could_not_judge(
-    coldctl_where: Run, severities: list[str], unjudged: list[str], exit_code: int
+    coldctl: Run, repacked: Path, faults: list[str], exit_code: int
 ) -> None:
-    done = coldctl_where(VERIFY.format(severities=severities, unjudged=unjudged), "verify", "p")
+    first, second = sorted(repacked.glob("*.safetensors"))
+    if "leftover" in faults:
+        (repacked / "model-00003.safetensors.incomplete").write_bytes(b"")
+    if "flipped bit" in faults:
+        flip(first)
+    if "unreadable" in faults:
+        second.chmod(0)
+    document = json.loads((done := coldctl("verify", str(repacked), "--json", prefix=without_privileges())).stdout)
+    assert (done.returncode, document["ok"]) == (exit_code, exit_code == 0)
+    assert {found["severity"] for found in document["findings"]} == {
+        *(["error"] if "flipped bit" in faults else []),
+        *(["warning"] if "leftover" in faults else []),
+    }
+    assert bool(document["unjudged"]) == ("unreadable" in faults)
+
+
+def test_a_shard_that_cannot_be_read_keeps_the_others_from_starting_with_5(
+    coldctl: Run, repacked: Path, tmp_path: Path
+) -> None:
+    sorted(repacked.glob("*.safetensors"))[1].chmod(0)
+    for arguments in (["prewarm"], ["evict"], ["status"], ["repack", str(tmp_path / "out")]):
+        command, *rest = arguments
+        done = coldctl(command, str(repacked), *rest, prefix=without_privileges())
+        assert (done.returncode, done.stdout) == (5, "")
+        assert "model-00002-of-00002.safetensors: Permission denied" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture(scope="module")
+def disk() -> Iterator[LoopFilesystem]:
+    with loop_filesystem("ext4", 64 * MIB) as filesystem:
+        yield filesystem
+
+
+@pytest.fixture
+def cold(disk: LoopFilesystem) -> Iterator[Path]:
+    """A file of 8 MiB that is on the disk and not in memory."""
+    path = disk.path / "model.safetensors"
+    write_shard(path, {"a": made("U8", 4 * MIB), "b": made("U8", 4 * MIB, seed=1)})
+    run("sync", str(path))
+    drop(path)
+    assert fincore_bytes(path) == 0
+    yield path
+    path.unlink()
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    ("flags", "complete", "exit_code"),
+    [
+        ([], True, 0),
+        (["--strict"], True, 0),
+        (["--all-or-nothing"], True, 0),
+        (["--budget", "1MiB"], False, 0),
+        (["--budget", "1MiB", "--strict"], False, 3),
+        (["--budget", "none", "--strict"], True, 0),
+    ],
+)
+def test_prewarm_exits_with_3_when_strict_is_not_met(
+    coldctl: Run, cold: Path, flags: list[str], complete: bool, exit_code: int
+) -> None:
+    done = coldctl("prewarm", str(cold), "--json", *flags)
     assert done.returncode == exit_code
+    document = json.loads(done.stdout)
+    assert (document["complete"], document["ok"]) == (complete, exit_code == 0)
+    if complete:
+        assert fincore_bytes(cold) >= cold.stat().st_size
+    else:
+        assert 0 < fincore_bytes(cold) < 2 * MIB
 
 
-EVICT = """
-import coldctl.jobs.evict as job
-from coldctl.results import EvictResult
-job.evict = lambda options, events: EvictResult(
-    "p", options.dry_run, 10, 10, 5, "mincore", 0, None, 0, 1.0, None, 0, None, False, [], [])
-"""
+@pytest.mark.root
+def test_all_or_nothing_reads_nothing_and_exits_with_3(coldctl: Run, cold: Path) -> None:
+    done = coldctl("prewarm", str(cold), "--budget", "1MiB", "--all-or-nothing", "--json")
+    assert done.returncode == 3
+    assert json.loads(done.stdout)["error"]["code"] == "refused"
+    assert fincore_bytes(cold) < MIB
 
 
-@pytest.mark.parametrize(("flags", "exit_code"), [([], 3), (["--dry-run"], 0)])
-def test_evict_exits_with_3_when_pages_stayed(coldctl_where: Run, flags: list[str], exit_code: int) -> None:
-    assert coldctl_where(EVICT, "evict", "p", *flags).returncode == exit_code
+@pytest.mark.root
+@pytest.mark.parametrize("flags", [[], ["--strict"]])
+def test_prewarm_exits_with_3_when_bytes_cannot_be_read(coldctl: Run, flags: list[str]) -> None:
+    with loop_filesystem("ext4", 64 * MIB) as filesystem:
+        path = filesystem.path / "model.safetensors"
+        write_shard(path, {"a": made("U8", 8 * MIB)})
+        run("sync", str(path))
+        filesystem.make_unreadable(path, 4 * MIB)
+        done = coldctl("prewarm", str(path), "--json", *flags)
+    assert done.returncode == 3
+    document = json.loads(done.stdout)
+    assert (document["complete"], document["ok"]) == (False, False)
+    assert document["failed"]
 
 
-OPTIONS = """
-import coldctl.jobs.{command} as job
-def show(options, events):
-    print(options)
-    raise SystemExit(0)
-job.{command} = show
-"""
+@pytest.mark.root
+def test_evict_exits_with_3_while_another_process_maps_the_file(coldctl: Run, cold: Path) -> None:
+    cold.read_bytes()
+    with holder(cold, "map") as pid:
+        done = coldctl("evict", str(cold), "--json")
+        assert done.returncode == 3
+        document = json.loads(done.stdout)
+        assert (document["complete"], document["ok"]) == (False, False)
+        assert f"(pid {pid})" in document["kept"][0]["reason"]
+        assert document["resident_after_bytes"] == pytest.approx(fincore_bytes(cold), abs=4096)
+        assert coldctl("evict", str(cold), "--dry-run").returncode == 0
+    assert coldctl("evict", str(cold)).returncode == 0
+    assert fincore_bytes(cold) == 0
+
+
+@pytest.mark.root
+def test_evict_exits_with_3_on_tmpfs(coldctl: Run) -> None:
+    with tmpfs(4 * MIB) as folder:
+        write_shard(folder / "model.safetensors", {"a": made("U8", MIB)})
+        done = coldctl("evict", str(folder))
+        assert done.returncode == 3
+        assert "pages of tmpfs are the file itself" in done.stdout
+        assert coldctl("evict", str(folder), "--dry-run").returncode == 0
+
+
+def test_repack_exits_with_3_for_a_loader_that_is_known_to_fail(coldctl: Run, model: Path, tmp_path: Path) -> None:
+    (model / "config.json").write_text('{"model_type": "gemma"}')
+    write_shard(model / "model.safetensors", {"a": made("U8", 5), "b": made("U8", 5)})
+    arguments = ["repack", str(model), str(tmp_path / "out"), "--align", "every", "--loader"]
+    refused = coldctl(*arguments, "sglang", "--json")
+    assert refused.returncode == 3
+    assert json.loads(refused.stdout)["error"]["code"] == "refused"
+    assert not (tmp_path / "out").exists()
+    assert coldctl(*arguments, "vllm").returncode == 0
+
+
+def test_repack_exits_with_4_for_a_damaged_source(coldctl: Run, model: Path, tmp_path: Path) -> None:
+    with (model / "model.safetensors").open("ab") as file:
+        file.write(b"more than the header tells of")
+    done = coldctl("repack", str(model), str(tmp_path / "out"), "--json")
+    assert done.returncode == 4
+    assert json.loads(done.stdout)["error"]["code"].startswith("header.")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.root
+def test_repack_exits_with_6_without_space(coldctl: Run, cold: Path) -> None:
+    with tmpfs(4 * MIB) as folder:
+        done = coldctl("repack", str(cold), str(folder / "out"), "--json")
+        assert done.returncode == 6
+        assert json.loads(done.stdout)["error"]["code"] == "no-space"
+        assert os.listdir(folder) == []
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
+    ("flags", "expected"),
     [
-        (
-            ["repack", "a", "b"],
-            {"source": "a", "target": "b", "align": "page", "order": "name", "shard_size_bytes": None, "loader": None},
-        ),
-        (
-            [
-                "repack",
-                "a",
-                "b",
-                "--align",
-                "every",
-                "--shard-size",
-                "5GiB",
-                "--loader",
-                "vllm",
-                "--force",
-                "--dry-run",
-            ],
-            {"align": "every", "shard_size_bytes": 5 << 30, "loader": "vllm", "force": True, "dry_run": True},
-        ),
-        (["verify", "a"], {"path": "a", "digests": True}),
-        (["verify", "a", "--no-digests"], {"digests": False}),
-        (["prewarm", "a"], {"path": "a", "order": "name", "budget": "auto", "jobs": None, "strict": False}),
-        (
-            [
-                "prewarm",
-                "a",
-                "--order",
-                "attention-first",
-                "--budget",
-                "60%",
-                "--jobs",
-                "3",
-                "--all-or-nothing",
-                "--strict",
-            ],
-            {"order": "attention-first", "budget": "60%", "jobs": 3, "all_or_nothing": True, "strict": True},
-        ),
-        (["evict", "a", "--dry-run"], {"path": "a", "dry_run": True}),
-        (["status", "a"], {"path": "a"}),
+        ([], {"align": "page", "order": "name", "dry_run": False, "fillers": 0, "aligned_tensors": 2}),
+        (["--align", "every"], {"align": "every", "fillers": 1, "aligned_tensors": 3}),
+        (["--order", "layers", "--dry-run"], {"order": "layers", "dry_run": True}),
     ],
 )
-def test_what_is_parsed_reaches_the_job(coldctl_where: Run, arguments: list[str], expected: dict[str, Any]) -> None:
-    done = coldctl_where(OPTIONS.format(command=arguments[0]), *arguments)
-    assert done.returncode == 0, done.stderr
-    for name, value in expected.items():
-        assert f"{name}={value!r}" in done.stdout
+def test_options_of_repack_do_what_they_say(
+    coldctl: Run, tmp_path: Path, flags: list[str], expected: dict[str, Any]
+) -> None:
+    # The sizes are 4096, 7 and 5 bytes: a page, a tensor that starts after it, and one that does so after a filler.
+    write_sharded(tmp_path / "model", [{"a": made("U8", 4096)}, {"b": made("U8", 7), "c": made("U8", 5)}])
+    arguments = ["repack", str(tmp_path / "model"), str(tmp_path / "out"), "--shard-size", "1GiB", "--json", *flags]
+    document = json.loads(coldctl(*arguments).stdout)
+    assert {key: document[key] for key in expected} == expected
+    assert [file["path"] for file in document["files"]] == ["model.safetensors"]
+
+
+def test_shard_size_of_repack_cuts_anew(coldctl: Run, model: Path, tmp_path: Path) -> None:
+    assert coldctl("repack", str(model), str(tmp_path / "out"), "--shard-size", "16384").returncode == 0
+    assert len(list((tmp_path / "out").glob("*.safetensors"))) == 2
+
+
+@pytest.mark.parametrize(("flags", "checked"), [([], 2), (["--digests"], 2), (["--no-digests"], 0)])
+def test_digests_of_verify_can_be_left_out(coldctl: Run, repacked: Path, flags: list[str], checked: int) -> None:
+    document = json.loads(coldctl("verify", str(repacked), "--json", *flags).stdout)
+    assert document["digests_checked"] == checked
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ([], {"order": "name", "dry_run": False, "read_bytes": 8 * MIB}),
+        (["--order", "attention-first", "--budget", "3MiB"], {"order": "attention-first", "budget_bytes": 3 * MIB}),
+        (["--budget", "none", "--jobs", "1"], {"budget_bytes": None, "streams": 1}),
+        (["--dry-run", "--budget", "3MiB"], {"dry_run": True, "read_bytes": 0, "budget_bytes": 3 * MIB}),
+    ],
+)
+def test_options_of_prewarm_do_what_they_say(
+    coldctl: Run, cold: Path, flags: list[str], expected: dict[str, Any]
+) -> None:
+    document = json.loads(coldctl("prewarm", str(cold), "--json", *flags).stdout)
+    found = {key: document[key] for key in expected}
+    if expected.get("read_bytes"):
+        # The pages of the header and of what the header's own reading brought in are extra.
+        assert abs(found.pop("read_bytes") - expected["read_bytes"]) < MIB
+    assert found == {key: value for key, value in expected.items() if key in found}
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,15 @@ def shards(request: pytest.FixtureRequest) -> Iterator[list[Path]]:
     with loop_filesystem(kind, 600 * MIB) as made:
         number = made.path.stat().st_dev
         bdi = Path(f"/sys/class/bdi/{number >> 8}:{number & 255}") if kind != "btrfs" else _btrfs_bdi()
-        (bdi / "read_ahead_kb").write_text(str(read_ahead_kib))
+        setting = bdi / "read_ahead_kb"
+        usual = setting.read_text()
+        setting.write_text(str(read_ahead_kib))
         made_shards = make_checkpoint(made.path / "model", shape="llama", size_bytes=200 * MIB, shard_bytes=90 * MIB)
         os.sync()
-        yield made_shards
+        try:
+            yield made_shards
+        finally:
+            setting.write_text(usual)  # the next user of the loop device would inherit it
 
 
 def _btrfs_bdi() -> Path:

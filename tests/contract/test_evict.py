@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,6 +15,7 @@ from tests.filesystems import (
     LoopFilesystem,
     as_nobody,
     fincore_bytes,
+    holder,
     loop_filesystem,
     overlayfs,
     tmpfs,
@@ -26,34 +24,6 @@ from tests.filesystems import (
 
 pytestmark = pytest.mark.root
 SIZE = 8 * MIB + 123
-
-MAP_AND_WAIT = """
-import ctypes, mmap, sys
-libc = ctypes.CDLL(None)
-libc.mmap.restype = ctypes.c_void_p
-libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-file = open(sys.argv[1], "rb")
-address = libc.mmap(None, 4 << 20, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0)
-ctypes.string_at(address, 4 << 20)
-if sys.argv[2] == "lock":
-    assert libc.mlock(ctypes.c_void_p(address), ctypes.c_size_t(4 << 20)) == 0
-print("ready", flush=True)
-sys.stdin.read()
-"""
-
-
-@contextmanager
-def holder(path: Path, how: str) -> Iterator[int]:
-    """Another process that maps the first 4 MiB of the file (and locks them, with `lock`); its pid."""
-    with subprocess.Popen(
-        [sys.executable, "-c", MAP_AND_WAIT, str(path), how], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        try:
-            yield process.pid
-        finally:
-            process.communicate()
 
 
 @pytest.fixture(scope="module", params=["ext4", "xfs", "btrfs"])

@@ -19,11 +19,18 @@ UNLIMITED_V1 = 9223372036854771712
 
 
 def machine(
-    root: Path, *, total: int = 64 * GIB, available: int = 60 * GIB, mounts: str = "", cgroup: str = "0::/\n"
+    root: Path,
+    *,
+    total: int = 64 * GIB,
+    available: int = 60 * GIB,
+    cache: tuple[int, int] = (0, 0),
+    mounts: str = "",
+    cgroup: str = "0::/\n",
 ) -> None:
     (root / "proc/self").mkdir(parents=True)
     (root / "proc/meminfo").write_text(
         f"MemTotal:       {total >> 10} kB\nMemFree:         1 kB\nMemAvailable:   {available >> 10} kB\n"
+        f"Active(file):   {cache[0] >> 10} kB\nInactive(file): {cache[1] >> 10} kB\n"
     )
     (root / "proc/self/mountinfo").write_text(mounts)
     (root / "proc/self/cgroup").write_text(cgroup)
@@ -69,6 +76,23 @@ def test_reserve_of_a_small_machine_is_a_tenth_of_it(tmp_path: Path) -> None:
     (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
     found = budget(str(tmp_path))
     assert (found.reserve_bytes, found.budget_bytes) == (GIB, 4 * GIB * 9 // 10)
+
+
+def test_own_pages_in_the_cgroups_cache_are_not_free(tmp_path: Path) -> None:
+    """A second run must not count what the first brought in as room, or it would push that out again."""
+    machine(tmp_path, cache=(10 * GIB, 20 * GIB), mounts=V2.format(root="/"), cgroup="0::/app\n")
+    v2(tmp_path, "app", most=str(8 * GIB), usage=7 * GIB, cache=(GIB, 5 * GIB))
+    assert budget(str(tmp_path)).headroom_bytes == 7 * GIB  # 8 - 7 + 6
+    assert budget(str(tmp_path), resident_bytes=2 * GIB).headroom_bytes == 5 * GIB
+    # Of 50 GiB that are resident, no more than the 6 GiB of cache can be charged here.
+    assert budget(str(tmp_path), resident_bytes=50 * GIB).headroom_bytes == GIB
+
+
+def test_own_pages_in_the_machines_cache_are_not_free(tmp_path: Path) -> None:
+    machine(tmp_path, cache=(10 * GIB, 20 * GIB), mounts=V2.format(root="/"))
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    assert budget(str(tmp_path), resident_bytes=25 * GIB).headroom_bytes == 35 * GIB
+    assert budget(str(tmp_path), resident_bytes=99 * GIB).headroom_bytes == 30 * GIB
 
 
 def test_v2_limit_less_usage_plus_droppable_cache(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_every_independent_fault_in_one_run(sharded: Path) -> None:
     examination = examine(sharded)
     assert rules(examination.findings) == [
         ("index.missing-shard", "s-3.safetensors", None),
-        ("header.too-large", "s-2.safetensors", None),
+        ("header.length", "s-2.safetensors", None),
         ("index.wrong-shard", INDEX, "layer.10.a"),
         ("index.missing-tensor", INDEX, "gone"),
         ("index.unindexed-tensor", INDEX, "layer.1.b"),

@@ -82,7 +82,7 @@ def test_no_manifest_is_no_error(tmp_path: Path) -> None:
 
 def load(folder: Path, document: Any) -> FaultError:
     """The error of loading `document`: JSON, or raw bytes."""
-    raw = document if isinstance(document, bytes) else json.dumps(document).encode()
+    raw = document if isinstance(document, bytes) else json.dumps(document, separators=(",", ":")).encode() + b"\n"
     (folder / "coldctl.json").write_bytes(raw)
     with pytest.raises(FaultError) as caught:
         manifest.load(str(folder))
@@ -173,3 +173,20 @@ def test_the_root_is_the_hash_that_design_defines() -> None:
     assert manifest.root_b3(b"header", digests) == expected
     assert manifest.root_b3(b"header", digests[::-1]) != expected
     assert manifest.root_b3(bytearray(b"header"), iter(digests)) == expected
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        (b'"schema"', b'"schema":"coldctl.manifest/1","schema"'),
+        (b'"tied":[]', b'"tied":[],"tied":[]'),
+        (b'"tied":[]', b'"tied":[],"more":1'),
+        (b'"files":[]', b'"files": []'),
+    ],
+)
+def test_a_manifest_that_is_not_as_written_is_refused(tmp_path: Path, change: tuple[bytes, bytes]) -> None:
+    raw = json.dumps(EMPTY, separators=(",", ":")).encode() + b"\n"
+    assert change[0] in raw
+    (tmp_path / "coldctl.json").write_bytes(raw.replace(*change))
+    with pytest.raises(FaultError, match="keys repeated, unknown or moved"):
+        manifest.load(str(tmp_path))

@@ -62,6 +62,7 @@ VERIFIED = VerifyResult(
     tensors=4,
     bytes=1_000_100,
     tensor_bytes=1_000_000,
+    digests_listed=4,
     digests_checked=4,
     digests_reason=None,
     alignment=[AlignmentCount("4096", 3, 999_999), AlignmentCount("natural", 4, 1_000_000)],
@@ -93,6 +94,7 @@ WARMED = WarmResult(
     budget_bytes=40 * GIB,
     budget_reason="auto",
     complete=True,
+    incomplete_reason=None,
 )
 
 EVICTED = EvictResult(
@@ -119,10 +121,17 @@ STATUS = StatusResult(
     filesystem="xfs",
     bytes=4096,
     resident_bytes=1024,
+    residency_method="mincore",
+    residency_bound_bytes=0,
+    residency_reason=None,
     tensors=3,
     manifest=False,
     ignored=["model.gguf"],
-    files=[StatusFile("a.safetensors", 4096, 1024, [1.0, 0.0, 0.01, 0.99], None, 1, 1, True, None, 2, 4000, 3)],
+    files=[
+        StatusFile(
+            "a.safetensors", 4096, 1024, "mincore", 0, [1.0, 0.0, 0.01, 0.99], None, 1, 1, True, None, 2, 4000, 3
+        )
+    ],
 )
 
 HOSTILE = "\x1b[2J\u202e\n" + "x" * 500
@@ -224,9 +233,16 @@ def test_prewarm_says_what_it_decided_and_did() -> None:
     ("changes", "last"),
     [
         ({"read_bytes": 0}, "complete: it was warm already"),
-        ({"complete": False, "read_bytes": 5 * GIB}, "not complete: stopped by the budget"),
         (
-            {"complete": False, "resident_after_bytes": 14 * GIB},
+            {"complete": False, "incomplete_reason": "budget", "read_bytes": 5 * GIB},
+            "not complete: stopped by the budget, 7.0 GiB left out (--budget SIZE or none reads more)",
+        ),
+        (
+            {"complete": False, "incomplete_reason": "unproved"},
+            "not complete: all of it was read, but what stayed in memory cannot be told",
+        ),
+        (
+            {"complete": False, "incomplete_reason": "left-memory", "resident_after_bytes": 14 * GIB},
             "not complete: pages left memory again while others were read",
         ),
         ({"complete": False, "failed": [FailedRange("a", 0, 1, "EIO")]}, "not complete: 1 range could not be read"),
@@ -289,11 +305,20 @@ def test_the_map_is_blank_only_for_none_and_full_only_for_all(share: float, bloc
 
 
 def test_a_file_whose_residency_is_unknown_has_no_map() -> None:
-    file = replace(STATUS.files[0], resident_bytes=None, residency_map=None, residency_reason="not the owner")
-    text = status.render(replace(STATUS, resident_bytes=None, files=[file]), PLAIN)
-    assert "residency of a.safetensors unknown: not the owner\n" in text
-    assert "resident unknown," in text
+    file = replace(STATUS.files[0], resident_bytes=None, residency_method=None, residency_map=None)
+    unknown = replace(
+        STATUS, resident_bytes=None, residency_method=None, residency_reason="not the owner", files=[file]
+    )
+    text = status.render(unknown, PLAIN)
+    assert "residency is unknown: not the owner\n" in text
     assert "[" not in text
+
+
+def test_a_sampled_status_says_so_with_its_bound() -> None:
+    sampled = replace(STATUS, residency_method="sampled", residency_bound_bytes=2048, residency_reason="not the owner")
+    text = status.render(sampled, PLAIN)
+    assert "resident 1.0 KiB (25 %), sampled, within 2.0 KiB, " in text
+    assert "residency is sampled: not the owner\n" in text
 
 
 @pytest.mark.parametrize(
@@ -376,7 +401,7 @@ CASES: list[tuple[Callable[[Any, Style], str], Any]] = [
             path=HOSTILE,
             filesystem=HOSTILE,
             ignored=[HOSTILE],
-            files=[StatusFile(HOSTILE, 1, None, None, HOSTILE, None, None, None, HOSTILE, 0, 0, 1)],
+            files=[StatusFile(HOSTILE, 1, None, None, 0, None, HOSTILE, None, None, None, HOSTILE, 0, 0, 1)],
         ),
     ),
 ]

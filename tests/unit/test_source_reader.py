@@ -192,7 +192,7 @@ def test_bytes_that_cannot_be_read_are_an_error_with_the_byte(tmp_path: Path, mo
 def test_unreadable_segments_are_handed_on_and_reading_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, checkpoint = big(tmp_path)
     a, b = checkpoint.shards[0].header.tensors
-    source = plan.source_of(checkpoint.shards[0])
+    source = checkpoint.shards[0].source
     segments = [Segment(source, t.offset_bytes, t.nbytes, (t,)) for t in (b, a)]
     monkeypatch.setattr(os, "preadv", failing_preadv(b.offset_bytes + 5))
     failed: list[tuple[str, str]] = []

@@ -226,7 +226,7 @@ def test_a_file_of_another_length_is_found(repacked: Path, change: str) -> None:
 def change_manifest(folder: Path, change: Any) -> None:
     document = json.loads((folder / "coldctl.json").read_text())
     change(document)
-    (folder / "coldctl.json").write_text(json.dumps(document))
+    (folder / "coldctl.json").write_text(json.dumps(document, separators=(",", ":")) + "\n")
 
 
 def test_a_file_that_the_manifest_does_not_list_is_found(repacked: Path) -> None:
@@ -265,10 +265,45 @@ def test_what_the_manifest_says_of_a_tensor_is_compared(repacked: Path, key: str
     assert (rule, FILES[1], "model.odd") in problems(judge(repacked))
 
 
+@pytest.mark.parametrize(("key", "by"), [("size_bytes", 4096), ("header_bytes", 1)])
+@pytest.mark.parametrize("digests", [True, False])
+def test_what_the_manifest_says_of_a_file_is_compared(repacked: Path, key: str, by: int, digests: bool) -> None:
+    def change(document: Any) -> None:
+        document["files"][0][key] += by
+
+    change_manifest(repacked, change)
+    assert problems(judge(repacked, digests=digests)) == [("manifest.file", FILES[0], None)]
+
+
+def test_a_file_that_the_manifest_lists_twice_is_found(repacked: Path) -> None:
+    change_manifest(repacked, lambda document: document["files"].append(document["files"][0]))
+    assert ("manifest.malformed", "coldctl.json", None) in problems(judge(repacked))
+
+
+@pytest.mark.parametrize("sums", ["", "0" * 31, "0" * 64, "g" * 32])
+def test_block_sums_that_cannot_be_those_of_the_tensor_are_found(repacked: Path, sums: str) -> None:
+    def change(document: Any) -> None:
+        next(entry for entry in document["tensors"] if entry["name"] == "model.odd")["block_sums"] = sums
+
+    change_manifest(repacked, change)
+    assert problems(judge(repacked)) == [("manifest.tensor", FILES[1], "model.odd")]
+
+
+def test_a_flipped_bit_does_not_hide_another_in_the_header(repacked: Path) -> None:
+    path = repacked / FILES[1]
+    data = bytearray(path.read_bytes())
+    header_bytes = 8 + int.from_bytes(data[:8], "little")
+    data[header_bytes - 1] = ord("\t")  # legal white space, and not what was written
+    data[-1] ^= 1
+    path.write_bytes(data)
+    assert {rule for rule, _, _ in problems(judge(repacked))} >= {"digest.mismatch", "digest.root"}
+
+
 @pytest.mark.parametrize("nbytes", [-1, 1 << 62])
 def test_absurd_sizes_in_a_manifest_are_found_and_not_believed(repacked: Path, nbytes: int) -> None:
     change_manifest(repacked, lambda document: document["fillers"][0].update(nbytes=nbytes))
-    assert {rule for rule, _, _ in problems(judge(repacked))} == {"manifest.tensor"}
+    # The root of what the manifest lists is another one, too.
+    assert {rule for rule, _, _ in problems(judge(repacked))} == {"manifest.tensor", "digest.root"}
 
 
 def test_a_manifest_that_cannot_be_used_is_a_fault_and_the_rest_is_judged(repacked: Path) -> None:
@@ -314,9 +349,6 @@ def test_without_digests_no_data_is_read(repacked: Path, monkeypatch: pytest.Mon
     def explode(*_: Any, **__: Any) -> int:
         raise AssertionError("data were read")
 
-    (repacked / FILES[1]).write_bytes(shard_bytes({"a": made("U8", 1)}))
-    change = {"a": FILES[1], **dict.fromkeys(read_shard(repacked / FILES[0]), FILES[0])}
-    (repacked / "model.safetensors.index.json").write_text(json.dumps({"weight_map": change}))
     monkeypatch.setattr(reader, "read", explode)
     result = judge(repacked, digests=False)
     assert result.errors == []

@@ -11,6 +11,7 @@ from coldctl.events import Events
 from coldctl.loader import plan, reader
 from coldctl.loader.format.checkpoint import Checkpoint
 from coldctl.loader.plan import Segment
+from coldctl.loader.reader import Unreadable
 from coldctl.loader.scan import BoolScan
 from coldctl.loader.sink import Digest, Digests, Sink, Tee
 
@@ -37,16 +38,20 @@ def read_content(checkpoint: Checkpoint, events: Events, *, digests: bool) -> Co
         with lock:
             failures.append((segment, error.message))
 
-    if segments:
-        events.begin("verifying", sum(segment.nbytes for segment in segments))
-        reader.read(segments, sink, events, unreadable=note)
-        suspects = [segment for failed, _ in failures for segment in _one_by_one(failed)]
-        failures.clear()
-        reader.read(suspects, sink, events, unreadable=note)
-        events.end()
+    _read(segments, sink, note, "verifying", events)
+    suspects = [segment for failed, _ in failures for segment in _one_by_one(failed)]
+    failures.clear()
+    _read(suspects, sink, note, "reading one by one", events)
     unreadable = {(segment.source.name, segment.tensors[0].name): error for segment, error in failures}
     read = {key: digest for key, digest in hashes.of.items() if key not in unreadable}
     return Content(read, bools.found, unreadable)
+
+
+def _read(segments: list[Segment], sink: Sink, note: Unreadable, label: str, events: Events) -> None:
+    if segments:
+        events.begin(label, sum(segment.nbytes for segment in segments))
+        reader.read(segments, sink, events, unreadable=note)
+        events.end()
 
 
 def _one_by_one(segment: Segment) -> Iterator[Segment]:

@@ -22,7 +22,7 @@ from coldctl.results import Extents, Finding, VerifiedFile, VerifyResult
 
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
-    """`digests=False` looks at headers, index and folder only, and reads no data."""
+    """`digests=False` looks at headers, index, folder and manifest only, and reads no data."""
 
     path: str
     digests: bool = True
@@ -43,8 +43,11 @@ def verify(options: VerifyOptions, events: Events = NULL) -> VerifyResult:
     digests_reason: str | None = "no headers to check them against"
     layout: list[VerifiedFile] = []
     if checkpoint:
-        listed, digests_reason = _manifest(checkpoint, findings, unjudged, digests=options.digests)
-        content = read_content(checkpoint, events, digests=listed is not None)
+        listed, digests_reason = _manifest(checkpoint, findings, unjudged)
+        if listed and not options.digests:
+            digests_reason = "not asked for"
+        if options.digests:
+            content = read_content(checkpoint, events, digests=listed is not None)
         findings += compare(checkpoint, examination.members, listed, content) if listed else []
         findings += [_bool(file, tensor) for file, tensor in sorted(content.odd_bools)]
         unjudged += [f"{file}, tensor {tensor}: {error}" for (file, tensor), error in content.unreadable.items()]
@@ -61,6 +64,7 @@ def verify(options: VerifyOptions, events: Events = NULL) -> VerifyResult:
         bytes=checkpoint.bytes if checkpoint else 0,
         tensor_bytes=sum(tensor.nbytes for tensor in tensors.values()),
         digests_checked=len(content.digests.keys() & tensors.keys()),
+        digests_listed=_digests_listed(listed, checkpoint),
         digests_reason=digests_reason,
         alignment=count_alignment(tensors.values()) if checkpoint else [],
         layout=layout,
@@ -69,11 +73,9 @@ def verify(options: VerifyOptions, events: Events = NULL) -> VerifyResult:
 
 
 def _manifest(
-    checkpoint: Checkpoint, findings: list[Finding], unjudged: list[str], *, digests: bool
+    checkpoint: Checkpoint, findings: list[Finding], unjudged: list[str]
 ) -> tuple[Manifest | None, str | None]:
-    """The manifest whose digests are to be checked, or None with the reason."""
-    if not digests:
-        return None, "not asked for"
+    """The manifest to compare with, or None with the reason."""
     try:
         listed = manifest.load(checkpoint.root)
     except FaultError as error:
@@ -83,6 +85,14 @@ def _manifest(
         unjudged.append(error.message)
         return None, f"{manifest.NAME} cannot be read"
     return listed, None if listed else f"there is no {manifest.NAME}"
+
+
+def _digests_listed(listed: Manifest | None, checkpoint: Checkpoint | None) -> int | None:
+    """How many digests there are to check: of a single file, its own."""
+    if listed is None or checkpoint is None:
+        return None
+    names = {shard.name for shard in checkpoint.shards}
+    return sum(not checkpoint.single_file or tensor.file in names for tensor in listed.tensors)
 
 
 def _tensors(checkpoint: Checkpoint) -> dict[tuple[str, str], Tensor]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from coldctl.errors import ColdctlError
 from coldctl.loader.format.crosscheck import crosscheck
 from coldctl.loader.format.header import Header, Tensor, inspect_file
 from coldctl.loader.format.locate import Located, locate
-from coldctl.loader.format.rules import Findings, fault
+from coldctl.loader.format.rules import capped, fault, finding
+from coldctl.loader.source import LocalFile
 from coldctl.results import Finding
 
 
@@ -24,6 +26,11 @@ class Shard:
     size_bytes: int
     identity: tuple[int, int, int, int]
     header: Header
+
+    @cached_property
+    def source(self) -> LocalFile:
+        """Where its bytes come from: one object a shard, so that plans can compare sources by identity."""
+        return LocalFile(self.name, self.path, self.identity)
 
 
 @dataclass(frozen=True)
@@ -66,7 +73,12 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     Raises FaultError for the first fault, with the number of others; InputError when there is no checkpoint at `path`;
     EnvironmentLacksError or UnreadableError when something of it cannot be read.
     """
-    look = _Look(path)
+    return open_located(locate(os.fspath(path)))
+
+
+def open_located(located: Located) -> Checkpoint:
+    """`open_checkpoint` of what `locate` has found before."""
+    look = _Look(located)
     errors = [found for found in look.findings if found.severity == "error"]
     if errors:
         raise fault(errors[0], len(errors) - 1)
@@ -81,7 +93,7 @@ def examine(path: str | os.PathLike[str]) -> Examination:
     Raises InputError when there is no checkpoint at `path`, EnvironmentLacksError or UnreadableError when the folder or
     index cannot be read.
     """
-    look = _Look(path)
+    look = _Look(locate(os.fspath(path)))
     checkpoint = look.checkpoint()
     messages = [error.message for error in look.unreadable]
     members = tuple(member.name for member in look.located.members)
@@ -91,8 +103,8 @@ def examine(path: str | os.PathLike[str]) -> Examination:
 class _Look:
     """One look at a checkpoint: what is sound, what is faulty, and what could not be read."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.located = locate(os.fspath(path))
+    def __init__(self, located: Located) -> None:
+        self.located = located
         self.shards: list[Shard] = []
         self.findings = _located_findings(self.located)
         self.unreadable: list[ColdctlError] = list(self.located.unreadable)
@@ -130,8 +142,4 @@ class _Look:
 
 def _located_findings(located: Located) -> list[Finding]:
     """The faults of index and folder, capped for each file that they are about."""
-    by_file: dict[str | None, Findings] = {}
-    for found in located.faults:
-        findings = by_file.setdefault(found.file, Findings(found.file))
-        findings.add(found.rule, found.message, tensor=found.tensor)
-    return [found for findings in by_file.values() for found in findings.listed()]
+    return capped(finding(each.rule, each.message, file=each.file, tensor=each.tensor) for each in located.faults)

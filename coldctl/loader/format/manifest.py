@@ -19,7 +19,7 @@ NAME = "coldctl.json"
 SCHEMA = "coldctl.manifest/1"
 _FAMILY = "coldctl.manifest/"
 _ROOT_PREFIX = b"coldctl.root/1\0"
-_MAX_BYTES = 1 << 30
+_MAX_BYTES = 256 << 20
 
 
 class Layout(msgspec.Struct, frozen=True):
@@ -117,9 +117,13 @@ def load(folder: str) -> Manifest | None:
             raise _fault("manifest.newer", f"{NAME} has schema {schema!r}, this coldctl reads {SCHEMA!r}")
         if schema != SCHEMA:
             raise _fault("manifest.malformed", f"{NAME} has schema {schema!r}, expected {SCHEMA!r}")
-        return msgspec.json.decode(raw, type=Manifest)
+        decoded = msgspec.json.decode(raw, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _fault("manifest.malformed", f"{NAME} is not a manifest: {error}") from error
+    if encode(decoded) != raw:
+        # Compact and in a fixed order by definition, so this finds keys given twice, and keys that nobody reads.
+        raise _fault("manifest.malformed", f"{NAME} is not written as a manifest is: keys repeated, unknown or moved")
+    return decoded
 
 
 def _read(path: str) -> bytes:

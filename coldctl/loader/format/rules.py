@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from coldctl.errors import FaultError
@@ -18,6 +19,7 @@ class Rule(NamedTuple):
 
 _AGAIN = "fetch the file again"
 _REWRITE = "write the file again with a current safetensors library"
+_ANOTHER_COPY = "restore it from another copy; if the change was meant, repack"
 _INDEX = "fetch the index again, or write it anew from the shards' headers"
 
 RULES: dict[str, Rule] = {
@@ -110,15 +112,15 @@ RULES: dict[str, Rule] = {
         "coldctl repack lays them out anew",
     ),
     "layout.fragmented": Rule(
-        "warning", "cold reads jump around on the device", "coldctl repack to a filesystem with more free space"
+        "warning", "cold reads jump around on the device", "coldctl repack where more free space lies in one piece"
     ),
     # the bytes against coldctl.json
     "manifest.malformed": Rule("error", "digests that cannot be read prove nothing", "repack again, or remove it"),
     "manifest.newer": Rule("error", "its digests may mean something else", "use a newer coldctl"),
-    "manifest.file": Rule("error", "the manifest is of another checkpoint", "repack again, or remove coldctl.json"),
-    "manifest.tensor": Rule("error", "the manifest is of another checkpoint", "repack again, or remove coldctl.json"),
-    "digest.mismatch": Rule("error", "the bytes are not those that were written", "restore the file from another copy"),
-    "digest.root": Rule("error", "the header is not the one that was written", "restore the file from another copy"),
+    "manifest.file": Rule("error", "the files are not those that were written", _ANOTHER_COPY),
+    "manifest.tensor": Rule("error", "the tensors are not those that were written", _ANOTHER_COPY),
+    "digest.mismatch": Rule("error", "the bytes are not those that were written", _ANOTHER_COPY),
+    "digest.root": Rule("error", "the header or the manifest is not what was written", _ANOTHER_COPY),
     # what the bytes hold
     "content.bool": Rule("warning", "frameworks disagree about booleans other than 0 and 1", "write them as 0 and 1"),
 }
@@ -135,7 +137,10 @@ def finding(
 def fault(found: Finding, others: int = 0) -> FaultError:
     """The FaultError that says what `found` says, and that there are `others` besides."""
     more = f" (and {others} more {'fault' if others == 1 else 'faults'}: run coldctl verify)" if others else ""
-    return FaultError(found.message + more, rule=found.rule, file=found.file, tensor=found.tensor, hint=found.hint)
+    place = f"{found.file}: " if found.file is not None and found.file not in found.message else ""
+    return FaultError(
+        place + found.message + more, rule=found.rule, file=found.file, tensor=found.tensor, hint=found.hint
+    )
 
 
 class Findings:
@@ -164,3 +169,12 @@ class Findings:
             if more > 0:
                 listed.append(finding(rule, f"{more:,} more {noun} are not listed", file=self.file))
         return listed
+
+
+def capped(findings: Iterable[Finding]) -> list[Finding]:
+    """`findings` as `Findings` keeps them, file by file in the order in which each first appears."""
+    by_file: dict[str | None, Findings] = {}
+    for found in findings:
+        kept = by_file.setdefault(found.file, Findings(found.file))
+        kept.add(found.rule, found.message, tensor=found.tensor, hint=found.hint)
+    return [found for kept in by_file.values() for found in kept.listed()]

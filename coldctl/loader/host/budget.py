@@ -26,7 +26,8 @@ class Budget:
     """`budget_bytes` bounds what a run may newly read; pages that are resident already are paid for.
 
     budget = 0.9 * (headroom - reserve), at least 0. `headroom_bytes` is the smallest of MemAvailable and, for each
-    visible cgroup from the caller's up, limit - usage + page cache that can be dropped; `limited_by` names which
+    visible cgroup from the caller's up, limit - usage + page cache that can be dropped, each less the checkpoint's own
+    pages that may be in that cache; `limited_by` names which
     (`MemAvailable` or the cgroup's folder). `limit_bytes` is the tightest cgroup limit, null when there is none.
     `hidden_ancestors` says that there are cgroups above whose limits this process cannot see. `reason` puts it in a
     sentence.
@@ -58,8 +59,12 @@ class _Place(NamedTuple):
     hidden: bool
 
 
-def budget(root: str = "/") -> Budget:
+def budget(root: str = "/", *, resident_bytes: int = 0) -> Budget:
     """The budget of this process, now. `root` is where /proc and the cgroup mounts are looked for.
+
+    `resident_bytes` of the checkpoint are in memory already. They may be part of the page cache that a limit leaves
+    room for by dropping it, and dropping them is no gain: so they are not counted as free, as far as that cache may
+    hold them.
 
     Limits of cgroups that a namespace hides are not seen; then `hidden_ancestors` is true and the real headroom may be
     smaller. Raises EnvironmentLacksError without a readable /proc/meminfo.
@@ -68,9 +73,10 @@ def budget(root: str = "/") -> Budget:
     total, available = read_kib(meminfo, "MemTotal"), read_kib(meminfo, "MemAvailable")
     place = _place(root)
     levels = _levels(place, root)
-    headroom, limited_by = available, "MemAvailable"
+    machine_cache = read_kib(meminfo, "Active(file)") + read_kib(meminfo, "Inactive(file)")
+    headroom, limited_by = max(0, available - min(resident_bytes, machine_cache)), "MemAvailable"
     for level in levels:
-        left = max(0, level.limit - level.usage + level.cache)
+        left = max(0, level.limit - level.usage + level.cache - min(resident_bytes, level.cache))
         if left < headroom:
             headroom, limited_by = left, level.name
     limit = min((level.limit for level in levels), default=None)

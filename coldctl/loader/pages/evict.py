@@ -14,7 +14,6 @@ from pathlib import Path
 from coldctl.loader.host.mounts import filesystem_of
 from coldctl.loader.pages.residency import Residency, measure
 from coldctl.loader.regular import opened
-from coldctl.units import format_size
 
 _PAUSES_SECONDS = (0.0, 0.02, 0.1, 0.4, 1.0)
 _IN_MEMORY = {"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"}
@@ -22,8 +21,8 @@ _IN_MEMORY = {"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"}
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """`stayed_bytes` is what is still in the page cache, null when that cannot be known; `reasons` say who may hold it,
-    or why it is not known. `residency` is the measurement behind it."""
+    """`stayed_bytes` is what is still in the page cache, null when that cannot be known (`residency`, the measurement
+    behind it, says why); `reasons` say who may hold it."""
 
     stayed_bytes: int | None
     reasons: tuple[str, ...]
@@ -54,10 +53,10 @@ def evict(path: str) -> Evicted:
     stayed = residency.resident_bytes
     if stayed == 0:
         return Evicted(0, (), residency)
-    reasons = [reason for reason in (unwritten, residency.reason) if reason is not None]
+    reasons = [unwritten] if unwritten else []
     reasons += [f"pages of {filesystem} are the file itself"] if filesystem in _IN_MEMORY else holders
-    if not reasons:
-        reasons = [f"{format_size(stayed or 0)} are being read or written, or held by a process not visible here"]
+    if stayed and not reasons:
+        reasons = ["being read or written, or mapped or locked by a process that this user cannot see"]
     return Evicted(stayed, tuple(reasons), residency)
 
 

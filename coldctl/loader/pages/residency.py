@@ -10,10 +10,12 @@ import ctypes
 import math
 import os
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from coldctl.errors import EnvironmentLacksError
 from coldctl.loader.regular import opened
 from coldctl.loader.syscalls import PAGE_BYTES, map_read_only, mincore, read_is_immediate, unmap
 
@@ -74,18 +76,23 @@ def mincore_is_true(path: str, status: os.stat_result) -> bool:
 
 def _uid_is_known(uid: int) -> bool:
     """In a user namespace an owner from outside looks like the overflow user, and no capability reaches its files."""
-    with open("/proc/self/uid_map", encoding="utf-8") as file:
-        maps_all = any(int(line.split()[2]) == 2**32 - 1 for line in file)
-    if maps_all:
+    if any(int(line.split()[2]) == 2**32 - 1 for line in _read_proc("/proc/self/uid_map")):
         return True
-    with open("/proc/sys/kernel/overflowuid", encoding="utf-8") as file:
-        return uid != int(file.read())
+    return uid != int(_read_proc("/proc/sys/kernel/overflowuid")[0])
 
 
 def _has_capability(bit: int) -> bool:
-    with open("/proc/self/status", encoding="utf-8", errors="replace") as file:
-        effective = next((line.split()[1] for line in file if line.startswith("CapEff:")), "0")
+    lines = _read_proc("/proc/self/status")
+    effective = next((line.split()[1] for line in lines if line.startswith("CapEff:")), "0")
     return bool(int(effective, 16) >> bit & 1)
+
+
+def _read_proc(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.readlines()
+    except OSError as error:
+        raise EnvironmentLacksError(f"cannot read {path}: {error.strerror}", hint="mount /proc") from error
 
 
 def _missing_ranges(fd: int, size: int) -> list[tuple[int, int]]:
@@ -129,23 +136,36 @@ def _cells(missing: list[tuple[int, int]], size: int, wanted: int) -> list[float
 
 
 def _sampled(fd: int, size: int, why_not_mincore: str) -> Residency:
-    """One random page out of each of n equal strata. A miss makes the kernel read that page, so n stays small."""
+    """One random page out of each of n equal strata. A miss makes the kernel read that page, so n stays small, and the
+    pages that missed are dropped again: looking must not warm."""
     pages = -(-size // PAGE_BYTES)
     strata = min(_MAX_SAMPLES, -(-pages // _PAGES_PER_SAMPLE))
     # Without it a miss could start read-ahead of many pages, and looking would warm the file.
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
-    hits = 0
+    missed: list[int] = []
     try:
         for stratum in range(strata):
             first, end = stratum * pages // strata, (stratum + 1) * pages // strata
             page = first + int.from_bytes(os.urandom(8), "little") % (end - first)
-            hits += read_is_immediate(fd, page * PAGE_BYTES)
+            if not read_is_immediate(fd, page * PAGE_BYTES):
+                missed.append(page)
     except OSError as error:
         reason = f"{why_not_mincore}, and the filesystem answers no reads without waiting ({error.strerror})"
         return Residency(None, None, 0, reason, None, None)
+    finally:
+        _drop(fd, missed)
+    hits = strata - len(missed)
     share = hits / strata
     bound = math.ceil(size * max_error(hits, strata))
     return Residency(round(size * share), "sampled", min(bound, size), why_not_mincore, None, None)
+
+
+def _drop(fd: int, pages: list[int]) -> None:
+    """Drop pages whose reads were started. One that is still on its way stays, so it is tried again a little later."""
+    for pause_seconds in (0.0, 0.02) if pages else ():
+        time.sleep(pause_seconds)
+        for page in pages:
+            os.posix_fadvise(fd, page * PAGE_BYTES, PAGE_BYTES, os.POSIX_FADV_DONTNEED)
 
 
 def max_error(hits: int, samples: int) -> float:

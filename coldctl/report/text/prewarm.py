@@ -22,6 +22,13 @@ def render(result: WarmResult, style: Style) -> str:
     return "\n".join(lines) + "\n"
 
 
+_INCOMPLETE = {
+    "budget": "stopped by the budget",
+    "left-memory": "pages left memory again while others were read",
+    "unproved": "all of it was read, but what stayed in memory cannot be told",
+}
+
+
 def _decision(result: WarmResult) -> str:
     budget = "no budget" if result.budget_bytes is None else f"budget {format_size(result.budget_bytes)}"
     why = f" ({escape(result.budget_reason)})" if result.budget_reason else ""
@@ -46,7 +53,9 @@ def _reading(result: WarmResult) -> list[str]:
     if result.dry_run:
         return [f"would read: {format_size(result.planned_bytes)}; nothing was read"]
     cpu = f", {format_duration(result.cpu_seconds)} of CPU" if result.read_bytes else ""
-    return [f"read: {format_size(result.read_bytes)} in {time_and_rate(result.read_bytes, result.seconds)}{cpu}"]
+    # Where residency is not exact, what was there already is gone over too, and nobody counts what came from the disk.
+    verb = "read" if result.residency_method == "mincore" else "read or found in memory"
+    return [f"{verb}: {format_size(result.read_bytes)} in {time_and_rate(result.read_bytes, result.seconds)}{cpu}"]
 
 
 def _outcome(result: WarmResult, style: Style) -> str:
@@ -56,6 +65,10 @@ def _outcome(result: WarmResult, style: Style) -> str:
         return "dry run: " + ("all of it fits the budget" if result.complete else "the budget would stop it")
     if result.complete:
         return style.good("complete") + ("" if result.read_bytes else ": it was warm already")
-    if result.read_bytes < result.planned_bytes:
-        return style.warning("not complete: stopped by the budget")
-    return style.warning("not complete: pages left memory again while others were read")
+    return style.warning(f"not complete: {_INCOMPLETE[result.incomplete_reason or 'budget']}{_left_out(result)}")
+
+
+def _left_out(result: WarmResult) -> str:
+    if result.incomplete_reason != "budget":
+        return ""
+    return f", {format_size(result.planned_bytes - result.read_bytes)} left out (--budget SIZE or none reads more)"

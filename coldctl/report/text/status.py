@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coldctl.report.escape import escape, escape_name
-from coldctl.report.text.phrases import count, extents, size_and_share
+from coldctl.report.text.phrases import count, extents, residency_method, size_and_share
 from coldctl.report.text.style import Style
 from coldctl.report.text.table import table
 from coldctl.results import StatusFile, StatusResult
@@ -18,7 +18,7 @@ def render(result: StatusResult, style: Style) -> str:
     lines = [
         f"{escape(result.path)} on {escape(result.filesystem)}",
         *table([_HEADER, *(_row(file, style) for file in result.files)], right=(1, 2, 4)),
-        *_unknown_residency(result),
+        *_how_residency_is_known(result),
         _totals(result),
         "manifest: coldctl.json" if result.manifest else "manifest: none (coldctl repack writes one)",
         *(f"ignored: {escape_name(path)}" for path in result.ignored),
@@ -55,18 +55,19 @@ def _cell(share: float, ramp: str) -> str:
     return between[min(int(share * len(between)), len(between) - 1)]
 
 
-def _unknown_residency(result: StatusResult) -> list[str]:
-    return [
-        f"residency of {escape_name(file.path)} unknown: {escape(file.residency_reason)}"
-        for file in result.files
-        if file.residency_reason is not None
-    ]
+def _how_residency_is_known(result: StatusResult) -> list[str]:
+    """One line where it is not exact: the reason is the user's or the filesystem's, so the same for all files."""
+    if result.residency_reason is None:
+        return []
+    what = "unknown" if result.residency_method is None else "sampled"
+    return [f"residency is {what}: {escape(result.residency_reason)}"]
 
 
 def _totals(result: StatusResult) -> str:
     aligned = sum(file.aligned_tensors for file in result.files)
     return (
         f"total: {count(len(result.files), 'file')}, {count(result.tensors, 'tensor')}, {format_size(result.bytes)}, "
-        f"resident {size_and_share(result.resident_bytes, result.bytes)}, "
+        f"resident {size_and_share(result.resident_bytes, result.bytes)}"
+        f"{residency_method(result.residency_method, result.residency_bound_bytes)}, "
         f"{aligned:,} of {count(result.tensors, 'tensor')} on a page"
     )

@@ -74,7 +74,7 @@ def _digests(result: VerifyResult) -> list[str]:
     if result.digests_reason is not None and not result.digests_checked:
         return [f"digests: not checked: {escape(result.digests_reason)}"]
     why = f" ({escape(result.digests_reason)})" if result.digests_reason is not None else ""
-    return [f"digests: {result.digests_checked:,} of {count(result.tensors, 'tensor')} checked{why}"]
+    return [f"digests: {result.digests_checked:,} of {count(result.digests_listed or 0, 'tensor')} checked{why}"]
 
 
 def _alignment(result: VerifyResult) -> list[str]:

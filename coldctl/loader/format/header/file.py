@@ -107,6 +107,9 @@ def _json_bytes(prefix: bytes, size_bytes: int, found: Findings) -> int | None:
     room = size_bytes - PREFIX_BYTES
     if length < 2:
         _add_with_kind(found, "header.length", f"the header's length is {length}, too short for a JSON object", prefix)
+    elif length > max(room, MAX_HEADER_BYTES):
+        message = f"its first 8 bytes, read as the header's length, say {length:,} bytes, and only {room:,} follow"
+        _add_with_kind(found, "header.length", message + _byte_order(prefix, room), prefix)
     elif length > MAX_HEADER_BYTES:
         message = f"the header's length is {length:,} bytes, over the format's {MAX_HEADER_BYTES:,}"
         _add_with_kind(found, "header.too-large", message + _byte_order(prefix, room), prefix)
