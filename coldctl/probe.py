@@ -39,9 +39,13 @@ def _answer() -> int:
         # Too little for what tells all other failures: this much has no parts that must be imported.
         os.write(2, b"coldctl: error: out of memory\n")
         return 5
+    except Exception:
+        # Left to itself, Python would exit with 1, which means that coldctl judged, and that the answer is no.
+        sys.excepthook(*sys.exc_info())
+        return 70
 
 
-def _remember(number: int, frame: object) -> None:
+def _remember(number: int, _: object) -> None:
     """Keep the first signal for the command line, which acts on it when it is there; end at once on a second one."""
     if _asked:
         os._exit(128 + number)

@@ -79,7 +79,8 @@ class OrderFacts:
 class RepackResult:
     """`bytes` counts tensor data, fillers not included. `aligned_*` count tensors on a 4096-byte boundary.
 
-    `order_facts` is null for the orders that look at no layers.
+    `order_facts` is null for the orders that look at no layers. `removed` are files of an older checkpoint in the
+    target that no new file took the place of.
     """
 
     source: str
@@ -98,6 +99,7 @@ class RepackResult:
     refused_by: list[str]
     sidecars: list[str]
     skipped: list[SkippedFile]
+    removed: list[str]
     seconds: float
     peak_anon_bytes: int
 

@@ -34,9 +34,14 @@ class Console:
         self._settings = Settings()
         self._log = Log(invocation.command)
         self._stop = stop
+        self._remarks: list[str] = []
         self._document = threading.Lock()
         stop.announce = lambda name: self._log.note(f"stopping on {name}; a second signal ends coldctl at once")
         stop.abandon = self.fail
+
+    def when_begun(self, remark: str) -> None:
+        """Note `remark` when the job begins: only then is it known whether the run is a quiet one."""
+        self._remarks.append(remark)
 
     def configure(self, settings: Settings) -> None:
         """Take the global settings into use."""
@@ -55,6 +60,8 @@ class Console:
             quiet=quiet,
             on_terminal=os.isatty(_STDERR) and os.environ.get("TERM", "dumb") != "dumb",
         )
+        for remark in self._remarks:
+            self._log.note(remark)
         events = Progress(self._log, self._stop, display)
         events.raise_if_stopped()
         try:

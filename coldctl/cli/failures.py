@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from coldctl import __version__
 from coldctl.errors import ColdctlError, EnvironmentLacksError, UsageError, from_os_error
 
 BUG_EXIT_CODE = ColdctlError.exit_code
+
+_MORE_MEMORY = "raise the memory limit of the process or of its container"
+_MORE_THREADS = "raise the limit of processes (ulimit -u, or the container's pids limit)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +54,42 @@ def _known(error: BaseException) -> ColdctlError | None:
     if isinstance(error, ColdctlError):
         return error
     if isinstance(error, MemoryError):
-        return EnvironmentLacksError("out of memory", hint="raise the memory limit of the process or of its container")
+        return EnvironmentLacksError("out of memory", hint=_MORE_MEMORY)
+    if isinstance(error, RuntimeError) and str(error) == "can't start new thread":
+        return EnvironmentLacksError("cannot start a thread", hint=_MORE_THREADS)
     if isinstance(error, OSError) and error.errno is not None:
         return from_os_error(error, "use", _path_of(error))
-    if isinstance(error, ModuleNotFoundError) and not (error.name or "coldctl").startswith("coldctl"):
-        return EnvironmentLacksError(f"the Python package {error.name} is missing", hint="install coldctl again")
-    return None
+    return _unusable_package(error) if isinstance(error, ImportError) else None
+
+
+def _unusable_package(error: ImportError) -> EnvironmentLacksError | None:
+    """The error for a package of others that is not there or does not load; null for a module of our own."""
+    # numpy raises an error of its own, without a name, from the one that says which library would not load.
+    named = next((cause for cause in _causes(error) if isinstance(cause, ImportError) and cause.name), None)
+    if named is None or str(named.name).startswith("coldctl"):
+        return None
+    if isinstance(named, ModuleNotFoundError):
+        return EnvironmentLacksError(f"the Python package {named.name} is missing", hint="install coldctl again")
+    return EnvironmentLacksError(
+        f"the Python package {named.name} does not load: {named.msg}", hint=f"install coldctl again, or {_MORE_MEMORY}"
+    )
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def _path_of(error: OSError) -> str:
     name = error.filename
     if isinstance(name, bytes):
-        return name.decode("utf-8", "surrogateescape")
-    return name if isinstance(name, str) else "what it needs"
+        return os.fsdecode(name)
+    if isinstance(name, str):
+        return name
+    # Only the current folder is looked for without a name, by os.getcwd. The link says that it was deleted.
+    return os.readlink("/proc/self/cwd") if error.errno == errno.ENOENT else "what it needs"
 
 
 def _bug(error: BaseException) -> Failure:

@@ -29,7 +29,8 @@ def command(
         ),
     ] = "auto",
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Most threads to read with. Default: found by throughput.")
+        int | None,
+        typer.Option(min=1, metavar="INTEGER", help="Most threads to read with. Default: found by throughput."),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 3 when the budget stopped it.")] = False,
     all_or_nothing: Annotated[

@@ -9,6 +9,8 @@ import typer
 from coldctl.cli.console import Console
 from coldctl.cli.exits import exit_status
 from coldctl.cli.options import DryRun, Json, Order, Quiet, size
+from coldctl.cli.room import require_room_for_numpy
+from coldctl.engines import NAMES
 
 EXIT_STATUS = exit_status(
     code_0="every file is in place under its final name",
@@ -32,7 +34,10 @@ def command(
     ] = None,
     loader: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Refuse a layout that this engine or loader is known to refuse."),
+        typer.Option(
+            metavar="NAME",
+            help=f"Refuse a layout that this engine or loader is known to refuse: {', '.join(NAMES)}.",
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what stands in the target.")] = False,
     dry_run: DryRun = False,
@@ -51,6 +56,7 @@ def command(
     The files are plain safetensors that load wherever the source does, aligned by their order and a padded header,
     preallocated, with digests in coldctl.json. Nothing appears under a final name before it is whole.
     """
+    require_room_for_numpy()
     from coldctl.jobs.repack import RepackOptions, repack
     from coldctl.report.text.repack import render
 

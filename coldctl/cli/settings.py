@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from coldctl.errors import UsageError
 
+NAMES = ("COLDCTL_DEBUG", "COLDCTL_PROGRESS_SECONDS", "COLDCTL_LOG_FORMAT")
+
 _TRUE = {"1", "true", "t", "yes", "y", "on"}
 _FALSE = {"", "0", "false", "f", "no", "n", "off"}
 

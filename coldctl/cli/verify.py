@@ -9,6 +9,7 @@ import typer
 from coldctl.cli.console import Console
 from coldctl.cli.exits import exit_status
 from coldctl.cli.options import CheckpointPath, Json, Quiet
+from coldctl.cli.room import require_room_for_numpy
 from coldctl.results import VerifyResult
 
 EXIT_STATUS = exit_status(
@@ -38,8 +39,10 @@ def command(
       coldctl verify ./model --json | jq '.findings[]'
 
     Each finding names its rule, file, tensor and remedy. Digests are checked where coldctl.json is there to tell
-    them. Alignment and extents are reported, and are no faults.
+    them. Bad alignment and extents are warnings (layout.misaligned, layout.fragmented), which do not change the
+    exit code.
     """
+    require_room_for_numpy()
     from coldctl.jobs.verify import VerifyOptions, verify
     from coldctl.report.text.verify import render
 

@@ -26,12 +26,15 @@ _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 _libc.sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+_libc.syncfs.argtypes = [ctypes.c_int]
 
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _MADV_HUGEPAGE = 14
 _MADV_POPULATE_READ = 22
 _SYNC_FILE_RANGE_WAIT_BEFORE = 1
 _SYNC_FILE_RANGE_WRITE = 2
+_AT_FDCWD = -100
+_RENAME_NOREPLACE = 1
 
 _FS_IOC_FIEMAP = 0xC020660B
 _FIEMAP_HEADER = struct.Struct("=QQLLLL")
@@ -73,6 +76,28 @@ def sync_file_range(fd: int, offset: int, nbytes: int) -> None:
     cannot.
     """
     _check(_libc.sync_file_range(fd, offset, nbytes, _SYNC_FILE_RANGE_WAIT_BEFORE | _SYNC_FILE_RANGE_WRITE))
+
+
+def syncfs(fd: int) -> None:
+    """Write all that is dirty on the filesystem of `fd` to its device, and wait for it (syncfs(2)).
+
+    Promises what fsync of every file would, in one go, and also waits for what other programs wrote there. Kernels
+    before 5.8 report no failed writes; a FUSE filesystem may not pass it on to its server.
+    """
+    _check(_libc.syncfs(fd))
+
+
+def rename_no_replace(old: str, new: str) -> None:
+    """Rename `old` to `new` where nothing stands under that name yet (renameat2(2) with RENAME_NOREPLACE).
+
+    Promises that of two who try the same name one fails, with EEXIST. Raises EINVAL where the filesystem cannot (NFS,
+    most of FUSE), ENOSYS where the kernel or the C library cannot.
+    """
+    try:
+        renameat2 = _libc.renameat2
+    except AttributeError:  # not every C library wraps it
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from None
+    _check(renameat2(_AT_FDCWD, os.fsencode(old), _AT_FDCWD, os.fsencode(new), _RENAME_NOREPLACE))
 
 
 def map_read_only(fd: int, offset: int, nbytes: int) -> int:

@@ -124,7 +124,7 @@ def test_a_job_stops_between_two_chunks(tmp_path: Path, holes: Path, command: st
     assert document["error"] == {
         "code": "stopped",
         "exit_code": 128 + number,
-        "message": f"stopped by signal {number:d}",
+        "message": f"stopped by {number.name}",
         "hint": None,
     }
     assert os.listdir(tmp_path) == []

@@ -12,8 +12,7 @@ import pytest
 
 from coldctl.errors import ChangedError, InputError, RefusedError, StoppedError, UsageError
 from coldctl.events import Events
-from coldctl.jobs import prewarm as job
-from coldctl.jobs.prewarm import PrewarmOptions, prewarm
+from coldctl.jobs.prewarm import PrewarmOptions, decision, prewarm, warming
 from coldctl.loader.host.budget import Budget
 from coldctl.results import WarmResult
 from tests.filesystems import drop, fincore_bytes, loop_filesystem, run
@@ -73,7 +72,7 @@ def test_everything_is_resident_afterwards(cold: list[Path]) -> None:
 
 def test_a_warm_checkpoint_is_left_alone(cold: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     warm(cold)
-    monkeypatch.setattr(job, "share_out", None)
+    monkeypatch.setattr(warming, "share_out", None)
     result = warm(cold)
     assert (result.read_bytes, result.planned_bytes, result.streams) == (0, 0, 0)
     assert result.resident_before_bytes == result.resident_after_bytes == result.bytes
@@ -152,7 +151,7 @@ def test_budgets_are_shares_of_the_headroom_or_sizes(
         hidden_ancestors=False,
         reason="so",
     )
-    monkeypatch.setattr(job, "find_budget", lambda **_: found)
+    monkeypatch.setattr(decision, "find_budget", lambda **_: found)
     result = warm(cold, budget=text, dry_run=True)
     assert result.budget_bytes == budget
     assert bool(result.budget_reason) == (budget is not None)

@@ -433,6 +433,163 @@ def test_a_folder_in_a_files_place_is_refused_before_anything_is_written(source:
     assert [entry.name for entry in target.iterdir()] == ["coldctl.json"]
 
 
+def test_force_removes_only_what_an_index_or_a_manifest_of_ours_names_and_says_so(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    write_sharded(target, [{"old": made("U8", 3)}, {"older": made("U8", 3)}, {"oldest": made("U8", 3)}])
+    theirs = {
+        "pytorch_model.bin.index.json": b"{}",
+        "faiss.index.json": b"{}",
+        "finetune.safetensors": b"the only copy",
+        "model-00001-of-00009.safetensors": b"of something else",
+        "config.json": b"old",
+    }
+    for name, data in theirs.items():
+        (target / name).write_bytes(data)
+    expected = [f"model-0000{n}-of-00003.safetensors" for n in (1, 2, 3)]
+    assert run(source, target, force=True, dry_run=True).removed == expected
+    assert run(source, target, force=True).removed == expected
+    run(source, tmp_path / "fresh")
+    assert contents(target) == theirs | contents(tmp_path / "fresh")
+    # The config.json of the old one stood under a name that the new one has: replaced, not removed.
+    assert (target / "config.json").read_bytes() != b"old"
+
+
+def test_without_an_index_a_manifest_says_what_was_ours(tmp_path: Path) -> None:
+    write_shard(tmp_path / "one" / "one.safetensors", {"one": made("U8", 3)})
+    write_shard(tmp_path / "two" / "two.safetensors", {"two": made("U8", 3)})
+    run(tmp_path / "one", tmp_path / "target")
+    assert run(tmp_path / "two", tmp_path / "target", force=True).removed == ["one.safetensors"]
+    assert sorted(contents(tmp_path / "target")) == ["coldctl.json", "two.safetensors"]
+
+
+@pytest.mark.parametrize("path", ["../victim.safetensors", "/tmp/x.safetensors", "notes.txt", "out/victim.safetensors"])
+def test_a_manifest_cannot_have_other_files_removed(tmp_path: Path, path: str) -> None:
+    write_shard(tmp_path / "source" / "model.safetensors", {"a": made("U8", 3)})
+    target = tmp_path / "target"
+    run(tmp_path / "source", target)
+    (tmp_path / "victim.safetensors").write_bytes(b"victim")
+    (target / "out").symlink_to(tmp_path)
+    (target / "notes.txt").write_text("mine")
+    document = json.loads((target / "coldctl.json").read_text())
+    document["files"].append({**document["files"][0], "path": path})
+    (target / "coldctl.json").write_text(json.dumps(document))
+    assert run(tmp_path / "source", target, force=True).removed == []
+    assert (tmp_path / "victim.safetensors").read_bytes() == b"victim"
+    assert (target / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("new", "stays"),
+    [
+        ("weights.safetensors", "model.safetensors"),
+        ("weights.safetensors", "finetune.safetensors"),
+        ("model.safetensors", "b.safetensors.index.json"),
+    ],
+)
+def test_weights_that_would_be_taken_for_the_new_ones_are_refused(tmp_path: Path, new: str, stays: str) -> None:
+    write_shard(tmp_path / "source" / new, {"a": made("U8", 3)})
+    target = tmp_path / "target"
+    target.mkdir()
+    for name in {stays, stays.replace("b.", "c.")}:
+        (target / name).write_text('{"weight_map": {}}')
+    before = snapshot(target)
+    for dry_run in (True, False):
+        with pytest.raises(RefusedError, match="loaders would take it for the checkpoint"):
+            run(tmp_path / "source", target, force=True, dry_run=dry_run)
+    assert snapshot(target) == before
+
+
+ODD_SINGLE_FILES = [
+    ".model.safetensors", "weights.data", "x.bin", "model-00001-of-00003.safetensors",
+    "model-00000-of-00002.safetensors", ".safetensors", "a.safetensors.incomplete", "x-1-of-2-1-of-3.safetensors",
+    "no suffix",
+]  # fmt: skip
+PLAIN_SINGLE_FILES = [
+    "weights.safetensors",
+    "model-00001-of-00001.safetensors",
+    "a-b-of-c.safetensors",
+    "-1-of-2.safetensors",
+]
+
+
+@pytest.mark.parametrize("size", [None, MIB, 10])
+@pytest.mark.parametrize("name", [*ODD_SINGLE_FILES, *PLAIN_SINGLE_FILES])
+def test_a_single_file_is_found_in_the_new_folder_whatever_it_was_called(
+    tmp_path: Path, name: str, size: int | None
+) -> None:
+    tensors = {"a": made("U8", 9), "b": made("U8", 8)}
+    write_shard(tmp_path / "in" / name, tensors)
+    result = run(tmp_path / "in" / name, tmp_path / "out", shard_size_bytes=size)
+    verified = verify(VerifyOptions(str(tmp_path / "out")))
+    assert (verified.errors, verified.tensors) == ([], 2)
+    assert without_places(read_folder(tmp_path / "out")) == tensors
+    if size is None:
+        expected = "model.safetensors" if name in ODD_SINGLE_FILES else name
+        assert [file.path for file in result.files] == [expected]
+
+
+@pytest.mark.parametrize("index", [".safetensors.index.json", ".x.safetensors.index.json", "x.safetensors.index.json"])
+def test_an_index_is_found_in_the_new_folder_whatever_it_was_called(tmp_path: Path, index: str) -> None:
+    write_sharded(tmp_path / "in", [{"a": made("U8", 9)}, {"b": made("U8", 8)}])
+    (tmp_path / "in" / "model.safetensors.index.json").rename(tmp_path / "in" / index)
+    for size in (None, MIB):
+        target = tmp_path / f"out-{size}"
+        run(tmp_path / "in" / index, target, shard_size_bytes=size)
+        verified = verify(VerifyOptions(str(target)))
+        assert (verified.errors, verified.tensors) == ([], 2)
+
+
+NOT_TEXT = os.fsdecode(b"caf\xe9")
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_name_of_weights_that_is_not_text_is_refused_in_the_plan(tmp_path: Path, dry_run: bool) -> None:
+    write_shard(tmp_path / "in" / f"{NOT_TEXT}.safetensors", {"a": made("U8", 9)})
+    with pytest.raises(InputError, match="is not text in UTF-8") as caught:
+        run(tmp_path / "in", tmp_path / "out", dry_run=dry_run)
+    assert (caught.value.exit_code, caught.value.hint) == (4, "rename the file, and repack again")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_sidecar_whose_name_is_not_text_comes_along(source: Path, tmp_path: Path) -> None:
+    (source / f"{NOT_TEXT}.txt").write_text("x")
+    assert f"{NOT_TEXT}.txt" in run(source, tmp_path / "out").sidecars
+    assert (tmp_path / "out" / f"{NOT_TEXT}.txt").read_text() == "x"
+
+
+@pytest.mark.parametrize("folder", ["coldctl.json", "model.safetensors"])
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_names_that_collide_are_refused_in_the_plan(source: Path, tmp_path: Path, folder: str, dry_run: bool) -> None:
+    (source / folder / "deep").mkdir(parents=True)
+    (source / folder / "deep" / "notes.txt").write_text("x")
+    with pytest.raises(RefusedError, match=f"a file has to be called {folder}"):
+        run(source, tmp_path / "out", shard_size_bytes=1 << 40, dry_run=dry_run)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_in_the_place_of_a_folder_is_refused_before_anything_is_written(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "sub").write_text("mine")
+    with pytest.raises(RefusedError, match=r"sub in .* is a file, and a folder has to go there"):
+        run(source, tmp_path / "target", force=True)
+    assert contents(tmp_path / "target") == {"sub": b"mine"}
+
+
+def test_what_only_looks_like_a_temporary_is_noted_and_not_in_the_way(source: Path, tmp_path: Path) -> None:
+    class Notes(Events):
+        def __init__(self) -> None:
+            self.messages: list[str] = []
+
+        def note(self, message: str) -> None:
+            self.messages.append(message)
+
+    (tmp_path / "target" / ".coldctl-1.tmp" / "mine").mkdir(parents=True)
+    notes = Notes()
+    repack(RepackOptions(str(source), str(tmp_path / "target")), notes)
+    assert [message for message in notes.messages if message.startswith(".coldctl-1.tmp in")]
+    assert not verify(VerifyOptions(str(tmp_path / "target"))).errors
+
+
 def test_force_replaces_a_checkpoint_of_another_split_and_keeps_what_is_not_of_it(source: Path, tmp_path: Path) -> None:
     target = tmp_path / "target"
     run(source, target, shard_size_bytes=20_000)
@@ -457,7 +614,7 @@ def test_a_dry_run_writes_nothing_and_foresees_everything(source: Path, tmp_path
     done = run(source, tmp_path / "new" / "target", align="every")
     assert foreseen.dry_run
     for field in ("bytes", "tensors", "aligned_tensors", "aligned_bytes", "fillers", "every_adds_fillers", "sidecars",
-                  "skipped", "refused_by"):  # fmt: skip
+                  "skipped", "removed", "refused_by"):  # fmt: skip
         assert getattr(foreseen, field) == getattr(done, field)
     assert [(f.path, f.size_bytes) for f in foreseen.files] == [(f.path, f.size_bytes) for f in done.files]
     assert [f.extents_reason for f in foreseen.files] == ["not written: a dry run"] * 2

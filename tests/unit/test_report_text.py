@@ -50,6 +50,7 @@ REPACKED = RepackResult(
     refused_by=["nemo 2.x"],
     sidecars=["config.json", "tokenizer.json"],
     skipped=[SkippedFile("pytorch_model.bin", "weights of another format")],
+    removed=[],
     seconds=10.0,
     peak_anon_bytes=1,
 )
@@ -281,7 +282,10 @@ def test_evict_says_what_stayed_and_why() -> None:
     assert evict.render(EVICTED, PLAIN).splitlines()[-1] == "complete"
     unknown = replace(EVICTED, complete=False, resident_after_bytes=None)
     assert evict.render(unknown, PLAIN).splitlines()[-1] == "not complete: what stayed could not be measured"
-    assert evict.render(replace(EVICTED, dry_run=True), PLAIN).splitlines()[-1] == "dry run: nothing was evicted"
+    assert (
+        evict.render(replace(EVICTED, dry_run=True), PLAIN).splitlines()[-1]
+        == "dry run: would drop 15.0 GiB; nothing was evicted"
+    )
 
 
 def test_status_shows_each_file_and_the_totals() -> None:
@@ -337,6 +341,14 @@ def test_extents_are_told_against_the_best_there_can_be(
     assert extents(found, ideal, contiguous, reason) == text
 
 
+def test_repack_says_what_it_removes() -> None:
+    removed = replace(REPACKED, removed=["old.safetensors", *(f"{n}" for n in range(9))])
+    assert "removed: old.safetensors, 0, 1, 2, 3, 4, 5, 6 and 2 more" in repack.render(removed, PLAIN).splitlines()
+    foreseen = replace(REPACKED, removed=["old.safetensors"], dry_run=True)
+    assert "would remove: old.safetensors" in repack.render(foreseen, PLAIN).splitlines()
+    assert "remove" not in repack.render(REPACKED, PLAIN)
+
+
 def test_columns_line_up_for_wide_and_combining_characters() -> None:
     assert table([("模型", "1"), ("e\u0301", "10"), ("abcd", "100")], right=(1,), indent="") == [
         "模型    1",
@@ -357,6 +369,7 @@ CASES: list[tuple[Callable[[Any, Style], str], Any]] = [
             refused_by=[HOSTILE],
             sidecars=[HOSTILE],
             skipped=[SkippedFile(HOSTILE, HOSTILE)],
+            removed=[HOSTILE],
         ),
     ),
     (

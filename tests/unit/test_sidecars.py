@@ -34,8 +34,29 @@ def test_everything_that_is_no_weight_comes_along_sorted_with_subfolders(tmp_pat
 
 
 def test_the_shards_index_and_manifest_are_neither(tmp_path: Path) -> None:
-    fill(tmp_path, "model-1.safetensors", "sub/model-2.safetensors", "model.safetensors.index.json", "coldctl.json")
-    assert found(tmp_path, {"model-1.safetensors", "sub/model-2.safetensors"}) == ([], {})
+    own = {"model-1.safetensors", "sub/model-2.safetensors", "model.safetensors.index.json", "coldctl.json"}
+    fill(tmp_path, *own, "config.json")
+    assert found(tmp_path, own) == (["config.json"], {})
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("pytorch_model.bin.index.json", "the index of weights that the checkpoint does not use"),
+        ("tf_model.h5.index.json", "the index of weights that the checkpoint does not use"),
+        ("other.safetensors.index.json", "the index of weights that the checkpoint does not use"),
+        ("sub/model.safetensors.index.json", "the index of weights that the checkpoint does not use"),
+        ("sub/coldctl.json", "the manifest of weights that the checkpoint does not use"),
+    ],
+)
+def test_indexes_and_manifests_stay_with_their_weights(tmp_path: Path, name: str, reason: str) -> None:
+    fill(tmp_path, "model.safetensors", name)
+    assert found(tmp_path) == ([], {name: reason})
+
+
+def test_an_index_of_anything_else_is_a_sidecar(tmp_path: Path) -> None:
+    fill(tmp_path, "model.safetensors", "faiss.index.json", "index.json")
+    assert found(tmp_path) == (["faiss.index.json", "index.json"], {})
 
 
 @pytest.mark.parametrize(

@@ -70,3 +70,24 @@ def test_populating_past_the_end_is_an_error_and_no_signal(file: Path) -> None:
 def test_xfs_geometry_elsewhere() -> None:
     with open("/proc/self/status", "rb") as opened, pytest.raises(OSError, match=os.strerror(errno.ENOTTY)):
         syscalls.xfs_allocation_group_bytes(opened.fileno())
+
+
+def test_a_rename_takes_a_free_name_and_no_other(tmp_path: Path) -> None:
+    old, taken = tmp_path / os.fsdecode(b"caf\xe9"), tmp_path / "taken"
+    old.write_bytes(b"old")
+    taken.symlink_to("nowhere")
+    with pytest.raises(FileExistsError):
+        syscalls.rename_no_replace(str(old), str(taken))
+    syscalls.rename_no_replace(str(old), str(tmp_path / "free"))
+    assert (tmp_path / "free").read_bytes() == b"old"
+    assert sorted(os.listdir(tmp_path)) == ["free", "taken"]
+    with pytest.raises(FileNotFoundError):
+        syscalls.rename_no_replace(str(old), str(tmp_path / "other"))
+
+
+def test_a_filesystem_is_synced_by_any_descriptor_on_it(tmp_path: Path) -> None:
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    syscalls.syncfs(descriptor)
+    os.close(descriptor)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        syscalls.syncfs(descriptor)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,8 +11,10 @@ from coldctl import engines
 from coldctl.errors import RefusedError, UsageError, from_os_error
 from coldctl.events import NULL, Events
 from coldctl.jobs.repack import record
-from coldctl.jobs.repack.shards import plan_shards, reading_order, stem
-from coldctl.jobs.repack.target import check_apart, check_target, outdated
+from coldctl.jobs.repack.apart import check_apart, check_harmless
+from coldctl.jobs.repack.names import check_distinct, check_text, of_index
+from coldctl.jobs.repack.shards import plan_shards, reading_order
+from coldctl.jobs.repack.target import check_target
 from coldctl.loader import plan, reader
 from coldctl.loader.atomic import Staging
 from coldctl.loader.format import config, layout, manifest, sidecars
@@ -60,10 +61,11 @@ def repack(options: RepackOptions, events: Events = NULL) -> RepackResult:
         check_apart(checkpoint, options.target)
         job = _plan(checkpoint, options)
         try:
-            files = _foreseen(job, options) if options.dry_run else _write(job, options, events)
+            files, replaced = (_foresee if options.dry_run else _write)(job, options, events)
         except OSError as error:
             raise from_os_error(error, "write to", options.target) from error
-    return _result(job, options, files, time.perf_counter() - start_seconds, memory.peak_bytes)
+    removed = sorted(set(replaced) - set(job.names))
+    return _result(job, options, files, removed, time.perf_counter() - start_seconds, memory.peak_bytes)
 
 
 class _Job(NamedTuple):
@@ -85,11 +87,12 @@ class _Job(NamedTuple):
         return [*self.sidecars, *shards, manifest.NAME, self.index_name]
 
     @property
+    def names_in_json(self) -> list[str]:
+        return [shard.name for shard in self.shards] + ([self.index_name] if self.index_name else [])
+
+    @property
     def index_name(self) -> str | None:
-        """None for a single file whose source has no index."""
-        if len(self.shards) == 1 and self.checkpoint.index_name is None:
-            return None
-        return f"{stem(self.checkpoint)}.safetensors.index.json"
+        return of_index(self.checkpoint, len(self.shards))
 
     @property
     def tensor_bytes(self) -> int:
@@ -124,6 +127,8 @@ def _plan(checkpoint: Checkpoint, options: RepackOptions) -> _Job:
     shards = plan_shards(checkpoint, options.align, options.order, options.shard_size_bytes)
     found, skipped = ([], []) if checkpoint.single_file else _sidecars(checkpoint)
     job = _Job(checkpoint, shards, found, skipped)
+    check_text(job.names_in_json)
+    check_distinct(job.names)
     engine = engines.by_name(options.loader) if options.loader else None
     model_type = config.model_type(checkpoint.root)
     if engine and job.fillers and engine.refuses_fillers(model_type):
@@ -135,23 +140,34 @@ def _plan(checkpoint: Checkpoint, options: RepackOptions) -> _Job:
 
 
 def _sidecars(checkpoint: Checkpoint) -> tuple[list[str], list[SkippedFile]]:
-    return sidecars.find(checkpoint.root, {shard.name for shard in checkpoint.shards})
+    own = {shard.name for shard in checkpoint.shards} | {manifest.NAME}
+    if checkpoint.index_name is not None:
+        own.add(checkpoint.index_name)
+    return sidecars.find(checkpoint.root, own)
 
 
-def _write(job: _Job, options: RepackOptions, events: Events) -> list[RepackedFile]:
+def _write(job: _Job, options: RepackOptions, events: Events) -> tuple[list[RepackedFile], list[str]]:
+    """The new files, and the names of the old ones that made place for them."""
     digests = Digests(sums=True)
     with Staging(options.target) as staging:
-        check_target(options.target, job.names, job.size_bytes, force=options.force)
-        replaced = outdated(options.target, job.names)
+        replaced = _check_target(job, options)
         events.begin("repacking", job.tensor_bytes)
         with events.stage("copy"):
             files = [_write_shard(shard, job.checkpoint, staging, digests, events) for shard in job.shards]
         events.end()
-        _write_the_rest(job, options, staging, digests)
+        _write_the_rest(job, options, staging, digests, events)
         events.raise_if_stopped()
         with events.stage("commit"):
-            staging.commit(job.names, remove=replaced)
-    return files
+            staging.commit(job.names, replace=replaced, events=events)
+    for name in staging.unswept:
+        events.note(f"{name} in {options.target} cannot be removed, or is not coldctl's in spite of its name")
+    return files, replaced
+
+
+def _check_target(job: _Job, options: RepackOptions) -> list[str]:
+    replaced = check_target(options.target, job.names, job.size_bytes, force=options.force)
+    check_harmless(job.checkpoint, job.sidecars, options.target, job.names, replaced)
+    return replaced
 
 
 def _write_shard(
@@ -169,10 +185,10 @@ def _write_shard(
     return _file(shard, extents(staging.path(shard.name)), preallocated=writer.preallocated)
 
 
-def _write_the_rest(job: _Job, options: RepackOptions, staging: Staging, digests: Digests) -> None:
+def _write_the_rest(job: _Job, options: RepackOptions, staging: Staging, digests: Digests, events: Events) -> None:
     """Sidecars, manifest, index."""
     for name in job.sidecars:
-        _copy(os.path.join(job.checkpoint.root, name), name, staging)
+        _copy(os.path.join(job.checkpoint.root, name), name, staging, events)
     shards = "kept" if options.shard_size_bytes is None else options.shard_size_bytes
     written = manifest.Layout(options.align, options.order, shards, "keep")
     staging.put(manifest.NAME, manifest.encode(record.manifest_of(job.shards, written, digests)))
@@ -180,22 +196,26 @@ def _write_the_rest(job: _Job, options: RepackOptions, staging: Staging, digests
         staging.put(job.index_name, record.index(job.shards, job.checkpoint.index_metadata))
 
 
-def _copy(path: str, name: str, staging: Staging) -> None:
+def _copy(path: str, name: str, staging: Staging, events: Events) -> None:
+    events.raise_if_stopped()
     try:
         descriptor, _ = open_regular(path)
     except OSError as error:
         raise from_os_error(error, "read", path) from error
     with open(descriptor, "rb") as source, open(staging.create(name), "wb") as target:
         try:
-            shutil.copyfileobj(source, target, MIB)
+            while piece := source.read(MIB):
+                target.write(piece)
+                events.raise_if_stopped()
         except OSError as error:
             raise from_os_error(error, "copy", path) from error
 
 
-def _foreseen(job: _Job, options: RepackOptions) -> list[RepackedFile]:
-    check_target(options.target, job.names, job.size_bytes, force=options.force)
+def _foresee(job: _Job, options: RepackOptions, _: Events) -> tuple[list[RepackedFile], list[str]]:
+    """What `_write` would return."""
+    replaced = _check_target(job, options)
     not_written = Extents(None, None, None, None, "not written: a dry run")
-    return [_file(shard, not_written, preallocated=None) for shard in job.shards]
+    return [_file(shard, not_written, preallocated=None) for shard in job.shards], replaced
 
 
 def _file(shard: NewShard, found: Extents, *, preallocated: bool | None) -> RepackedFile:
@@ -211,7 +231,12 @@ def _file(shard: NewShard, found: Extents, *, preallocated: bool | None) -> Repa
 
 
 def _result(
-    job: _Job, options: RepackOptions, files: list[RepackedFile], seconds: float, peak_anon_bytes: int
+    job: _Job,
+    options: RepackOptions,
+    files: list[RepackedFile],
+    removed: list[str],
+    seconds: float,
+    peak_anon_bytes: int,
 ) -> RepackResult:
     homes = [home for shard in job.shards for home in shard.homes if home.source is not None]
     aligned = [home for home in homes if home.offset_bytes % layout.PAGE_BYTES == 0]
@@ -236,6 +261,7 @@ def _result(
         refused_by=[engine.name for engine in engines.ENGINES if engine.refuses_fillers(model_type)],
         sidecars=job.sidecars,
         skipped=job.skipped,
+        removed=removed,
         seconds=seconds,
         peak_anon_bytes=peak_anon_bytes,
     )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Callable, Collection
 
 from coldctl.errors import RefusedError
+from coldctl.jobs.repack.names import of_index, of_only_file, stem
 from coldctl.loader import plan
 from coldctl.loader.format.checkpoint import Checkpoint, Shard
 from coldctl.loader.format.header import Tensor
@@ -27,9 +26,13 @@ def plan_shards(checkpoint: Checkpoint, align: Align, order: Order, shard_size_b
     would be merged.
     """
     key = _key(checkpoint, order)
+    cut = _cut(checkpoint, order, shard_size_bytes)
+    if of_index(checkpoint, len(cut)) is None:
+        ((name, members, metadata),) = cut
+        cut = [(of_only_file(name), members, metadata)]
     return [
         lay_out(name, _arranged(members, align, key, number), metadata)
-        for number, (name, members, metadata) in enumerate(_cut(checkpoint, order, shard_size_bytes), start=1)
+        for number, (name, members, metadata) in enumerate(cut, start=1)
     ]
 
 
@@ -42,12 +45,6 @@ def reading_order(shard: NewShard, checkpoint: Checkpoint) -> list[Member]:
         if home.source is not None and home.placed.source is not None
     ]
     return sorted(members, key=lambda member: (numbers[member[0].name], member[1].offset_bytes, member[1].nbytes))
-
-
-def stem(checkpoint: Checkpoint) -> str:
-    """`model` of `model.safetensors.index.json`, and of `model-00001-of-00002.safetensors`."""
-    name = os.path.basename(checkpoint.index_name or checkpoint.shards[0].name)
-    return re.sub(r"-\d+-of-\d+$", "", name.removesuffix(".index.json").removesuffix(".safetensors"))
 
 
 def _cut(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from coldctl.loader.format import manifest
 from coldctl.results import SkippedFile
 
 _WEIGHT_SUFFIXES = (
@@ -12,14 +13,14 @@ _WEIGHT_SUFFIXES = (
     ".npz", ".tflite", ".pkl", ".pickle", ".incomplete",
 )  # fmt: skip
 _INDEX_SUFFIX = ".index.json"
-_MANIFEST = "coldctl.json"
 
 
 def find(root: str, own: set[str]) -> tuple[list[str], list[SkippedFile]]:
     """The sidecars under `root`, relative to it and sorted, and what was left behind with the reason.
 
-    `own` are the shards themselves, which are neither. Other weights (a second format, a consolidated copy) stay
-    behind: they would double the size, and readers would not know which to take.
+    `own` are the checkpoint's shards, index and manifest, which are neither. Other weights (a second format, a
+    consolidated copy) stay behind: they would double the size, and readers would not know which to take. Their indexes
+    and manifests stay with them.
 
     Links are followed to files inside `root`, and to the blobs of a hub cache whose snapshot `root` is; a link that
     leads elsewhere is left behind, so that a downloaded folder cannot make a repack publish files of the host.
@@ -27,7 +28,7 @@ def find(root: str, own: set[str]) -> tuple[list[str], list[SkippedFile]]:
     sidecars: list[str] = []
     skipped: list[SkippedFile] = []
     for name in _walk(root, skipped):
-        if name in own or is_index_or_manifest(name):
+        if name in own:
             continue
         if reason := _reason_to_skip(root, name):
             skipped.append(SkippedFile(name, reason))
@@ -53,14 +54,14 @@ def _walk(root: str, skipped: list[SkippedFile]) -> Iterator[str]:
         yield from (os.path.normpath(os.path.join(relative, name)) for name in names if not name.startswith("."))
 
 
-def is_index_or_manifest(name: str) -> bool:
-    return name.endswith(_INDEX_SUFFIX) or os.path.basename(name) == _MANIFEST
-
-
 def _reason_to_skip(root: str, name: str) -> str | None:
     path = os.path.join(root, name)
     if name.endswith(_WEIGHT_SUFFIXES):
         return "weights that the checkpoint does not use"
+    if name.removesuffix(_INDEX_SUFFIX).endswith(_WEIGHT_SUFFIXES):
+        return "the index of weights that the checkpoint does not use"
+    if os.path.basename(name) == manifest.NAME:
+        return "the manifest of weights that the checkpoint does not use"
     if not os.path.exists(path):
         return "a link to nothing"
     if not os.path.isfile(path):

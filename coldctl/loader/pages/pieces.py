@@ -40,6 +40,12 @@ def pieces(segments: Iterable[Segment], reach_bytes: int) -> Iterator[tuple[Piec
         yield from ((chunk,) for chunk in body)
 
 
+def whole(segments: Iterable[Segment]) -> Iterator[tuple[Piece, ...]]:
+    """The same without care for what lies beside: for plans that leave nothing out."""
+    for run in plan.runs(segments):
+        yield from ((chunk,) for chunk in _cut(run, run.offset_bytes, run.offset_bytes + run.nbytes, exact=False))
+
+
 def _cut(run: Segment, start_bytes: int, end_bytes: int, *, exact: bool) -> Iterator[Piece]:
     part = Segment(run.source, start_bytes, end_bytes - start_bytes)
     for segment in plan.cut(part, WINDOW_BYTES if exact else CHUNK_BYTES):

@@ -26,13 +26,20 @@ def _residency(result: EvictResult) -> str:
     return f"resident: {before} before, {after} after{how}, {format_duration(result.seconds)}"
 
 
+def _would_drop(resident_bytes: int | None) -> str:
+    if resident_bytes is None:
+        return "would drop what is in memory, which could not be measured"
+    # The method and its bound stand in the line above.
+    return f"would drop {format_size(resident_bytes)}" if resident_bytes else "there is nothing to drop"
+
+
 def _kept(result: EvictResult, style: Style) -> list[str]:
     return [style.warning("kept:") + f" {escape_name(kept.path)}: {escape(kept.reason)}" for kept in result.kept]
 
 
 def _outcome(result: EvictResult, style: Style) -> str:
     if result.dry_run:
-        return "dry run: nothing was evicted"
+        return f"dry run: {_would_drop(result.resident_before_bytes)}; nothing was evicted"
     if result.complete:
         return style.good("complete")
     if result.resident_after_bytes is None:

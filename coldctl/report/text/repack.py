@@ -9,7 +9,7 @@ from coldctl.report.text.table import table
 from coldctl.results import RepackResult
 from coldctl.units import format_share, format_size
 
-_SIDECARS_NAMED = 8
+_FILES_NAMED = 8
 
 
 def render(result: RepackResult, style: Style) -> str:
@@ -66,12 +66,17 @@ def _files(result: RepackResult) -> list[str]:
 def _beside(result: RepackResult, style: Style) -> list[str]:
     lines = []
     if result.sidecars:
-        named = ", ".join(escape_name(path) for path in result.sidecars[:_SIDECARS_NAMED])
-        more = len(result.sidecars) - _SIDECARS_NAMED
-        rest = f" and {more:,} more" if more > 0 else ""
-        lines.append(f"{'would come' if result.dry_run else 'came'} along: {named}{rest}")
+        lines.append(f"{'would come' if result.dry_run else 'came'} along: {_first_few(result.sidecars)}")
+    if result.removed:
+        lines.append(f"{'would remove' if result.dry_run else 'removed'}: {_first_few(result.removed)}")
     lines += [
         style.warning("left behind:") + f" {escape_name(skipped.path)}: {escape(skipped.reason)}"
         for skipped in result.skipped
     ]
     return lines
+
+
+def _first_few(paths: list[str]) -> str:
+    named = ", ".join(escape_name(path) for path in paths[:_FILES_NAMED])
+    more = len(paths) - _FILES_NAMED
+    return f"{named} and {more:,} more" if more > 0 else named
