@@ -37,6 +37,8 @@ _VARYING = (
     (re.compile(r" on \w+(,|$)", re.MULTILINE), r" on FILESYSTEM\1"),
     (re.compile(r"budget \d.*?\)"), "BUDGET"),
     (re.compile(r"resident: .*? before"), "resident: SOME before"),
+    (re.compile(r'(?<=resident_before_bytes": )\d+'), "SOME"),
+    (re.compile(r"[\d.]+ MiB (would have to be read|left out)"), r"SOME \1"),
 )
 """What another machine prints differently. Everything else must be the same to the letter."""
 
