@@ -1,14 +1,10 @@
-"""The stream of progress, notes and stage timings that runs beside every job.
+"""The stream of progress and notes that runs beside every job.
 
 A job calls these methods and knows nothing of terminals; the null sink here does nothing, the command line
 passes one that draws (`coldctl.cli.progress`).
 """
 
 from __future__ import annotations
-
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 
 class Events:
@@ -28,18 +24,6 @@ class Events:
 
     def raise_if_stopped(self) -> None:
         """Raise StoppedError when the process was asked to stop. Jobs call it between chunks."""
-
-    def timed(self, stage: str, seconds: float) -> None:
-        """Stage `stage` took `seconds` of wall time."""
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Time the body and report it as stage `name`, also when the body raises."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.timed(name, time.perf_counter() - start)
 
 
 NULL = Events()

@@ -152,13 +152,11 @@ def _write(job: _Job, options: RepackOptions, events: Events) -> tuple[list[Repa
     with Staging(options.target) as staging:
         replaced = _check_target(job, options)
         events.begin("repacking", job.tensor_bytes)
-        with events.stage("copy"):
-            files = [_write_shard(shard, job.checkpoint, staging, digests, events) for shard in job.shards]
+        files = [_write_shard(shard, job.checkpoint, staging, digests, events) for shard in job.shards]
         events.end()
         _write_the_rest(job, options, staging, digests, events)
         events.raise_if_stopped()
-        with events.stage("commit"):
-            staging.commit(job.names, replace=replaced, events=events)
+        staging.commit(job.names, replace=replaced, events=events)
     for name in staging.unswept:
         events.note(f"{name} in {options.target} cannot be removed, or is not coldctl's in spite of its name")
     return files, replaced
