@@ -125,7 +125,7 @@ def test_a_killed_repack_leaves_no_final_names_and_the_next_one_sweeps(source: P
     repack(RepackOptions(str(source), str(target)))
     assert not list(target.glob(".coldctl-*"))
     assert without_places(read_folder(target)) == {n: t for shard in TENSORS for n, t in shard.items()}
-    assert verify(VerifyOptions(str(target))).findings == []
+    assert verify(VerifyOptions(str(target))).errors == []
 
 
 def test_a_second_repack_into_the_same_folder_is_refused_while_the_first_runs(source: Path, tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def test_then_the_demo_makes_a_sharded_checkpoint_instead(
     assert "no real weights" in capfd.readouterr().out
     assert (source / "model.safetensors.index.json").exists()
     result = verify(VerifyOptions(str(source)))
-    assert result.findings == []
+    assert result.errors == []
     assert (result.files, result.digests_reason is not None) == (3, True)
     assert 0.9 * (512 << 20) < result.bytes < 1.1 * (512 << 20)
     shutil.rmtree(source)
