@@ -158,7 +158,7 @@ class WarmResult:
 
     Resident counts are null when unknown, with `residency_reason`; `residency_method` says how they were got:
     `mincore`, or `sampled` with its 95 % bound in bytes. `order_facts` is null for the orders that look at no layers.
-    `complete` says that all of it was measured to be resident afterwards (sampled: as far as the bound can tell); else
+    `complete` says that all of it was measured to be resident afterwards (sampled: every page that was probed); else
     `incomplete_reason` is `unreadable`, `budget`, `left-memory` (pages went while others came) or `unproved` (all was
     read, and the kernel does not tell what stayed).
     """

@@ -33,4 +33,5 @@ def command(
     console: Console = context.obj
     with console.events(json=json, quiet=quiet) as events:
         result = evict(EvictOptions(path=path, dry_run=dry_run), events)
-    return console.show(result, render, 0 if result.complete or dry_run else 3)
+    nothing_seen = result.resident_after_bytes == 0
+    return console.show(result, render, 0 if nothing_seen or dry_run else 3)

@@ -47,7 +47,7 @@ def evict(options: EvictOptions, events: Events = NULL) -> EvictResult:
         reader=None,
         streams=0,
         budget_bytes=None,
-        complete=after.resident_bytes == 0,
+        complete=after.resident_bytes == 0 and after.method == "mincore",
         failed=[],
         kept=kept,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -242,7 +244,7 @@ def test_a_kill_between_any_two_renames_loses_nothing(source: Path, target: Path
     assert 20 < number < 99
 
 
-MANY = 20_000
+MANY = 5_000
 
 
 @pytest.fixture(scope="module")
@@ -281,3 +283,42 @@ def has_begun(target: Path, when: str) -> bool:
     if when == "copy":
         return any(target.glob(".coldctl-*.tmp/new/1000"))
     return (target / "10.txt").exists()  # one of the first by name, and names are given in that order
+
+
+@pytest.mark.parametrize("where", ["old", "old/d", "new", "."])
+@pytest.mark.parametrize("force", [False, True])
+def test_a_forged_journal_moves_nothing_from_elsewhere(tmp_path: Path, where: str, force: bool) -> None:
+    """Whoever may write to the target could lay a folder there that looks like a killed run's and leads elsewhere."""
+    victim, target = tmp_path / "victim", tmp_path / "target"
+    victim.mkdir()
+    for name in ("secret.txt", "0"):
+        (victim / name).write_text("mine")
+    private = target / ".coldctl-7.tmp"
+    link = private if where == "." else private / where
+    link.parent.mkdir(parents=True)
+    if where == ".":
+        (victim / "old").symlink_to(victim)
+    link.symlink_to(victim)
+    name = "d/secret.txt" if where == "old/d" else "secret.txt"
+    journal = (victim if where == "." else private) / "commit.json"
+    journal.write_text(json.dumps([[], [name], []]))
+    write_shard(tmp_path / "source" / "model.safetensors", {"a": made("U8", 5000)})
+    with contextlib.suppress(ColdctlError):
+        repack(RepackOptions(str(tmp_path / "source"), str(target), force=force))
+    assert (victim / "secret.txt").read_text() == "mine"
+    assert (victim / "0").read_text() == "mine"
+    assert not (target / "secret.txt").exists()
+
+
+NO_JOURNALS = ['[[],["a\\u0000b"],[]]', '[[],["\\ud800"],[]]', "[" * 100_000, "{}", '[[["a",[1]]],[],[]]']
+
+
+@pytest.mark.parametrize("text", NO_JOURNALS)
+def test_a_journal_that_coldctl_did_not_write_is_not_acted_on(tmp_path: Path, text: str) -> None:
+    target = tmp_path / "target"
+    (target / ".coldctl-7.tmp" / "new").mkdir(parents=True)
+    (target / ".coldctl-7.tmp" / "commit.json").write_text(text)
+    write_shard(tmp_path / "source" / "model.safetensors", {"a": made("U8", 5000)})
+    repack(RepackOptions(str(tmp_path / "source"), str(target), force=True))
+    assert (target / "model.safetensors").exists()
+    assert (target / ".coldctl-7.tmp" / "commit.json").read_text() == text

@@ -55,11 +55,10 @@ def test_no_more_comes_in_than_the_budget(shards: list[Path], order: Order, budg
     make_cold(shards)
     result = prewarm(PrewarmOptions(str(shards[0].parent), order=order, budget=str(budget_bytes)))
     resident_bytes = sum(map(fincore_bytes, shards))
-    assert result.read_bytes == budget_bytes
+    assert budget_bytes - 100 * PAGE <= result.read_bytes <= budget_bytes
     assert result.resident_after_bytes is not None
     assert 0 <= resident_bytes - result.resident_after_bytes < len(shards) * PAGE  # fincore counts whole pages
-    # Each end of a run may share its page with bytes outside the plan; there are a few runs for each layer.
-    assert budget_bytes <= resident_bytes <= budget_bytes + 100 * PAGE
+    assert resident_bytes <= budget_bytes
 
 
 def test_without_a_budget_all_of_it_comes_in(shards: list[Path]) -> None:

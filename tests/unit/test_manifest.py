@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -189,4 +190,24 @@ def test_a_manifest_that_is_not_as_written_is_refused(tmp_path: Path, change: tu
     assert change[0] in raw
     (tmp_path / "coldctl.json").write_bytes(raw.replace(*change))
     with pytest.raises(FaultError, match="keys repeated, unknown or moved"):
+        manifest.load(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda entries: entries.reverse(), "file and place"),
+        (lambda entries: entries.insert(0, dict(entries[0], b3="00" * 32)), "file and place"),
+        (lambda entries: entries.append(dict(entries[1], offset_bytes=entries[1]["offset_bytes"] + 1)), "name twice"),
+    ],
+)
+def test_lists_that_two_readers_would_read_differently_are_refused(
+    tmp_path: Path, change: Callable[[list[dict[str, object]]], None], says: str
+) -> None:
+    entry = {"dtype": "U8", "shape": [4], "file": "a", "nbytes": 4, "b3": "", "block_sums": ""}
+    entries: list[dict[str, object]] = [{"name": n, **entry, "offset_bytes": 64 + 4 * i} for i, n in enumerate("xy")]
+    change(entries)
+    raw = json.dumps(EMPTY | {"tensors": entries}, separators=(",", ":")).encode() + b"\n"
+    (tmp_path / "coldctl.json").write_bytes(raw)
+    with pytest.raises(FaultError, match=says):
         manifest.load(str(tmp_path))

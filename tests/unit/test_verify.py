@@ -262,7 +262,10 @@ def test_what_the_manifest_says_of_a_tensor_is_compared(repacked: Path, key: str
 
     change_manifest(repacked, change)
     rule = "digest.mismatch" if key == "b3" else "manifest.tensor"
-    assert (rule, FILES[1], "model.odd") in problems(judge(repacked))
+    expected: tuple[str, str, str | None] = (rule, FILES[1], "model.odd")
+    if key == "offset_bytes":  # then it stands in the wrong place of the list, too
+        expected = ("manifest.malformed", "coldctl.json", None)
+    assert expected in problems(judge(repacked))
 
 
 @pytest.mark.parametrize(("key", "by"), [("size_bytes", 4096), ("header_bytes", 1)])
@@ -302,8 +305,7 @@ def test_a_flipped_bit_does_not_hide_another_in_the_header(repacked: Path) -> No
 @pytest.mark.parametrize("nbytes", [-1, 1 << 62])
 def test_absurd_sizes_in_a_manifest_are_found_and_not_believed(repacked: Path, nbytes: int) -> None:
     change_manifest(repacked, lambda document: document["fillers"][0].update(nbytes=nbytes))
-    # The root of what the manifest lists is another one, too.
-    assert {rule for rule, _, _ in problems(judge(repacked))} == {"manifest.tensor", "digest.root"}
+    assert problems(judge(repacked)) == [("manifest.malformed", "coldctl.json", None)]
 
 
 def test_a_manifest_that_cannot_be_used_is_a_fault_and_the_rest_is_judged(repacked: Path) -> None:

@@ -13,6 +13,7 @@ from coldctl.loader.format.checkpoint import Checkpoint
 from coldctl.loader.host.budget import budget as find_budget
 from coldctl.loader.order import Order
 from coldctl.loader.plan import Segment
+from coldctl.loader.syscalls import PAGE_BYTES
 from coldctl.units import format_share, format_size, parse_share, parse_size
 
 _DECIMAL = re.compile(r"\d*\.\d*", re.ASCII)
@@ -54,13 +55,16 @@ def missing_segments(checkpoint: Checkpoint, order: Order, before: Measured) -> 
 
 
 def _within(segments: Iterable[Segment], budget_bytes: int) -> Iterator[Segment]:
-    """The head of `segments` that fits the budget: what loads first is what is warm."""
+    """The head of `segments` that fits the budget: what loads first is what is warm. Memory holds whole pages, so each
+    segment counts with the pages at its ends."""
     left_bytes = budget_bytes
     for segment in segments:
-        if left_bytes <= 0:
+        before_bytes = segment.offset_bytes % PAGE_BYTES
+        if left_bytes <= before_bytes:
             return
-        yield segment._replace(nbytes=min(segment.nbytes, left_bytes))
-        left_bytes -= segment.nbytes
+        kept = segment._replace(nbytes=min(segment.nbytes, left_bytes - before_bytes))
+        yield kept
+        left_bytes -= -(-(before_bytes + kept.nbytes) // PAGE_BYTES) * PAGE_BYTES
 
 
 def _budget(text: str, resident_bytes: int) -> tuple[int | None, str]:

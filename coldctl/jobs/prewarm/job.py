@@ -60,7 +60,7 @@ def prewarm(options: PrewarmOptions, events: Events = NULL) -> WarmResult:
         warmed = warm(decision.segments, checkpoint, reader, cap, events, exactly=not decision.fits)
         after = measure_again(checkpoint)
         if lost := run.lost(warmed, after):
-            warm(lost, checkpoint, reader, cap, events, exactly=False)
+            warmed = warmed.then(warm(lost, checkpoint, reader, cap, events, exactly=False))
             after = measure_again(checkpoint)
     totals = Totals.of(after.values())
     incomplete_reason = run.why_incomplete(warmed, totals)
@@ -105,8 +105,10 @@ class _Run:
         if not all(residency.method == "mincore" for residency in after.values()):
             return []
         missing = list(missing_segments(self.checkpoint, self.options.order, after))
-        little_bytes = self.checkpoint.bytes // _LITTLE_SHARE
-        return missing if sum(segment.nbytes for segment in missing) <= little_bytes else []
+        most_bytes = self.checkpoint.bytes // _LITTLE_SHARE
+        if self.decision.budget_bytes is not None:
+            most_bytes = min(most_bytes, self.decision.budget_bytes - warmed.read_bytes)
+        return missing if sum(segment.nbytes for segment in missing) <= most_bytes else []
 
     def why_incomplete(self, warmed: Warmed, after: Totals) -> str | None:
         """Why the checkpoint cannot be called warm; None when it is, or (in a dry run) would be."""
@@ -118,7 +120,7 @@ class _Run:
             return None
         if after.resident_bytes is None:
             return "unproved"
-        return "left-memory" if after.resident_bytes + after.bound_bytes < self.checkpoint.bytes else None
+        return "left-memory" if after.resident_bytes < self.checkpoint.bytes else None
 
 
 def _does_not_fit(decision: Decision) -> RefusedError:

@@ -24,6 +24,11 @@ class Warmed:
     streams: int
     failed: list[FailedRange]
 
+    def then(self, more: Warmed) -> Warmed:
+        return Warmed(
+            self.read_bytes + more.read_bytes, max(self.streams, more.streams), _merged([*self.failed, *more.failed])
+        )
+
 
 NOTHING = Warmed(0, 0, [])
 

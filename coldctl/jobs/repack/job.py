@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from coldctl import engines
 from coldctl.errors import RefusedError, UsageError, from_os_error
@@ -187,7 +187,7 @@ def _write_the_rest(job: _Job, options: RepackOptions, staging: Staging, digests
     """Sidecars, manifest, index."""
     for name in job.sidecars:
         _copy(os.path.join(job.checkpoint.root, name), name, staging, events)
-    shards = "kept" if options.shard_size_bytes is None else options.shard_size_bytes
+    shards: Literal["kept"] | int = "kept" if options.shard_size_bytes is None else options.shard_size_bytes
     written = manifest.Layout(options.align, options.order, shards, "keep")
     staging.put(manifest.NAME, manifest.encode(record.manifest_of(job.shards, written, digests)))
     if job.index_name is not None:

@@ -16,8 +16,11 @@ import itertools
 import json
 import os
 import re
+import stat
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+
+import msgspec
 
 from coldctl.errors import RefusedError
 from coldctl.loader.atomic.names import give_name, in_parallel, sync
@@ -25,6 +28,7 @@ from coldctl.loader.regular import opened, read_at
 
 _TEMPORARY = re.compile(r"\.coldctl-[0-9]+(-[0-9]+)?\.tmp", re.ASCII)
 _NEW, _OLD, _JOURNAL, _UNFINISHED_JOURNAL = "new", "old", "commit.json", "commit.part"
+_MOST_JOURNAL_BYTES = 256 << 20
 _OURS = {_NEW, _OLD, _JOURNAL, _UNFINISHED_JOURNAL}
 
 Identity = tuple[int, int, int]
@@ -151,13 +155,32 @@ class PrivateFolder:
         return self.remove()
 
     def read(self) -> bool:
-        """Learn what a killed run was about. False when this is not such a run's folder, or cannot be read."""
+        """Learn what a killed run was about. False when this is not such a run's folder, or cannot be read.
+
+        Whoever may write to the target could have put a folder of that name there. So links, other users' folders and
+        names that lead anywhere else are not acted on.
+        """
         try:
-            names = set(os.listdir(self.path))
+            if not set(os.listdir(self.path)) <= _OURS or not self._is_real():
+                return False
             self._journal = self._read_journal()
         except (OSError, ValueError):
             return False
-        return names <= _OURS
+        return True
+
+    def _is_real(self) -> bool:
+        """Whether all folders are folders of this user (or of the target's owner) on the target's filesystem."""
+        target = os.stat(self._target)
+        for path in (self.path, os.path.join(self.path, _NEW), self.old):
+            try:
+                status = os.lstat(path)
+            except FileNotFoundError:
+                continue
+            if not stat.S_ISDIR(status.st_mode) or status.st_dev != target.st_dev:
+                return False
+            if status.st_uid not in (os.geteuid(), target.st_uid):
+                return False
+        return True
 
     def _take_away(self, given: Sequence[tuple[str, Identity]]) -> list[str]:
         """The names that could not be taken away. The last one goes first, and alone: it makes the set usable."""
@@ -181,8 +204,12 @@ class PrivateFolder:
     def _put_back(self, replaced: Sequence[str]) -> list[str]:
         """The names that could not be put back. After the first, the rest waits too: it may make a set usable."""
         for name in reversed(replaced):
+            aside, place = os.path.join(self.old, name), os.path.join(self._target, name)
             try:
-                give_name(os.path.join(self.old, name), os.path.join(self._target, name))
+                if _are_same(aside, place):  # a kill came between link and unlink
+                    os.unlink(aside)
+                else:
+                    give_name(aside, place)
             except FileNotFoundError:  # it was not set aside
                 continue
             except OSError:
@@ -202,17 +229,21 @@ class PrivateFolder:
         """Raises ValueError for one that coldctl did not write."""
         try:
             with opened(self._journal_path) as (descriptor, status):
-                given, replaced, folders = json.loads(read_at(descriptor, 0, status.st_size))
+                if status.st_size > _MOST_JOURNAL_BYTES:
+                    raise ValueError(self._journal_path)
+                raw = read_at(descriptor, 0, status.st_size)
         except FileNotFoundError:
             return None
         try:
-            journal = Journal([(name, tuple(numbers)) for name, numbers in given], list(replaced), list(folders))
-            names = [*(name for name, _ in journal.given), *journal.replaced, *journal.folders]
-            if all(_stays_inside(self._target, name) for name in names):
-                return journal
-        except (TypeError, AttributeError) as error:
+            document = json.loads(raw)
+        except RecursionError as error:
             raise ValueError(self._journal_path) from error
-        raise ValueError(self._journal_path)
+        journal = msgspec.convert(document, Journal)  # its ValidationError is a ValueError
+        names = [*(name for name, _ in journal.given), *journal.replaced, *journal.folders]
+        inside = all(_stays_inside(self._target, name) for name in names)
+        if not inside or not all(_stays_inside(self.old, name) for name in journal.replaced):
+            raise ValueError(self._journal_path)
+        return journal
 
 
 def sweep(target: str) -> list[str]:
@@ -256,5 +287,15 @@ def remove_folders(made: Iterable[str]) -> None:
             os.rmdir(folder)
 
 
-def _stays_inside(target: str, name: str) -> bool:
-    return not {"", ".", ".."} & set(name.split("/")) and leads_out(target, name) is None
+def _stays_inside(folder: str, name: str) -> bool:
+    if "\0" in name or {"", ".", ".."} & set(name.split("/")):
+        return False
+    os.fsencode(name)  # half of a surrogate pair is a UnicodeEncodeError, which is a ValueError
+    return leads_out(folder, name) is None
+
+
+def _are_same(one: str, other: str) -> bool:
+    try:
+        return os.path.samestat(os.lstat(one), os.lstat(other))
+    except OSError:
+        return False

@@ -6,13 +6,17 @@ The manifest says nothing about the run that wrote it: same input and options gi
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any, Literal
 
 import msgspec
 from blake3 import blake3
 
 from coldctl.errors import FaultError, from_os_error
 from coldctl.loader.format import rules
+from coldctl.loader.format.layout import PAGE_BYTES, Align
+from coldctl.loader.order import Order
 from coldctl.loader.regular import NotRegularError, opened, read_at
 
 NAME = "coldctl.json"
@@ -23,10 +27,10 @@ _MAX_BYTES = 256 << 20
 
 
 class Layout(msgspec.Struct, frozen=True):
-    align: str
-    order: str
-    shards: str | int
-    tied: str
+    align: Align
+    order: Order
+    shards: Literal["kept"] | int
+    tied: Literal["keep"]
 
 
 class File(msgspec.Struct, frozen=True, gc=False):
@@ -120,10 +124,31 @@ def load(folder: str) -> Manifest | None:
         decoded = msgspec.json.decode(raw, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _fault("manifest.malformed", f"{NAME} is not a manifest: {error}") from error
+    if fault := _contradiction(decoded):
+        raise _fault("manifest.malformed", f"{NAME} {fault}")
     if encode(decoded) != raw:
         # Compact and in a fixed order by definition, so this finds keys given twice, and keys that nobody reads.
         raise _fault("manifest.malformed", f"{NAME} is not written as a manifest is: keys repeated, unknown or moved")
     return decoded
+
+
+def _contradiction(manifest: Manifest) -> str | None:
+    """What makes two readers take different things from it. None when there is nothing."""
+    if not _ascends([file.path for file in manifest.files]):
+        return "does not list its files by path, each once"
+    if not _ascends([position(tensor) for tensor in manifest.tensors]):
+        return "does not list its tensors by file and place, each once"
+    if not _ascends([position(filler) for filler in manifest.fillers]):
+        return "does not list its fillers by file and place, each once"
+    if not all(0 < filler.nbytes < PAGE_BYTES for filler in manifest.fillers):
+        return "lists a filler that does not fill a part of a page"
+    if len({tensor.name for tensor in manifest.tensors}) < len(manifest.tensors):
+        return "lists a tensor's name twice"
+    return None
+
+
+def _ascends(keys: Sequence[Any]) -> bool:
+    return all(before < after for before, after in pairwise(keys))
 
 
 def _read(path: str) -> bytes:

@@ -44,4 +44,6 @@ def _outcome(result: EvictResult, style: Style) -> str:
         return style.good("complete")
     if result.resident_after_bytes is None:
         return style.warning("not complete: what stayed could not be measured")
+    if result.resident_after_bytes == 0:
+        return "no page that was probed is left; that none is left at all is not proved"
     return style.warning("not complete: pages stayed in memory")

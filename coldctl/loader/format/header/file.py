@@ -59,6 +59,9 @@ def inspect_file(path: str, file: str | None = None) -> Inspected:
             raise from_os_error(error, "open", path) from error
         return Inspected(None, [finding(refused[0], refused[1], file=name)], 0, None)
     try:
+        if hasattr(os, "posix_fadvise"):
+            # Read-ahead would warm data that nobody asked for, and leave marks that have later reads go on from them.
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
         found = Findings(name)
         header = _read(fd, stat.st_size, found)
         if header is not None and _has_holes(fd, stat, header.header_bytes):
