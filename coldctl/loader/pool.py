@@ -20,7 +20,7 @@ Item = TypeVar("Item")
 Worker = Callable[[Item], Iterator[int]]
 """Does one item, and yields the number of bytes done after each piece, so that it can be stopped between two."""
 
-_TRIAL_SECONDS = 0.1
+_TRIAL_SECONDS = 0.05
 _TRIAL_PIECES = 8
 _STEP = 1.1
 
@@ -140,7 +140,7 @@ class _Pool(Generic[Item]):
 class Width:
     """How many threads there should be, from the bytes they report. Not locked: the pool does that.
 
-    A width is tried for a tenth of a second and eight pieces a thread. One more thread is kept when it brings a tenth
+    A width is tried for 50 ms and at least eight pieces a thread. One more thread is kept when it brings a tenth
     more throughput than there was without it; when it does not, it is taken away and not tried again.
     """
 

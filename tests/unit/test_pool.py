@@ -288,11 +288,11 @@ class TestWidth:
     def test_it_never_passes_its_cap(self) -> None:
         assert self.after(Width(2, 4), 100, 200, 400, 800, 1600) == [3, 4, 4, 4, 4]
 
-    def test_it_judges_only_after_a_tenth_of_a_second(self) -> None:
+    def test_it_judges_only_after_50_ms(self) -> None:
         width = Width(1, 8)
         width.record(0, 10.0)
-        assert not any(width.record(MIB, 10 + n / 1000) for n in range(1, 99))
-        assert width.record(MIB, 10.11)
+        assert not any(width.record(MIB, 10 + n / 1000) for n in range(1, 49))
+        assert width.record(MIB, 10.06)
         assert width.target == 2
 
     def test_it_judges_only_after_eight_pieces_a_thread(self) -> None:
