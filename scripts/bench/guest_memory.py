@@ -24,24 +24,23 @@ _NEVER = "11"
 
 
 @contextmanager
-def kept() -> Iterator[None]:
-    """Put free page reporting off while the body runs. Needs root where there is any."""
+def kept(nbytes: int) -> Iterator[None]:
+    """Put free page reporting off while the body runs, which uses some `nbytes`. Needs root where there is any."""
     if not _ORDER.exists():
         yield
         return
     before = _ORDER.read_text()
     _ORDER.write_text(_NEVER)
     try:
-        _fetch_free_memory()
+        _fetch(min(nbytes, read_kib("/proc/meminfo", "MemFree") * 8 // 10))
         yield
     finally:
         _ORDER.write_text(before)
 
 
-def _fetch_free_memory() -> None:
-    """Use most of what is free once, so that what the host took before is back before the first round."""
-    free_bytes = read_kib("/proc/meminfo", "MemFree")
-    memory = mmap.mmap(-1, free_bytes * 8 // 10)
+def _fetch(nbytes: int) -> None:
+    """Use so much memory once, so that what the host took of it is back before the first round."""
+    memory = mmap.mmap(-1, nbytes)
     memory.madvise(mmap.MADV_HUGEPAGE)
     np.frombuffer(memory, dtype=np.uint8)[:: mmap.PAGESIZE] = 1
 

@@ -18,7 +18,10 @@ def ram_disk(size_bytes: int) -> Iterator[Path]:
 
     The image is written full first and never discarded, so that no round pays for memory that another has got already.
     """
-    with guest_memory.kept(), tempfile.TemporaryDirectory(prefix="coldctl-bench-", dir="/dev/shm") as folder:
+    with (
+        guest_memory.kept(6 * size_bytes),
+        tempfile.TemporaryDirectory(prefix="coldctl-bench-", dir="/dev/shm") as folder,
+    ):
         image, mount = Path(folder) / "image", Path(folder) / "mount"
         mount.mkdir()
         _fill(image, size_bytes + size_bytes // 16 + 64 * MIB)
