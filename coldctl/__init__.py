@@ -12,16 +12,25 @@ if TYPE_CHECKING:
     from coldctl.jobs.repack import RepackOptions, repack
     from coldctl.jobs.status import StatusOptions, status
     from coldctl.jobs.verify import VerifyOptions, verify
+    from coldctl.loader.load.loaded import Loaded
+    from coldctl.loader.load.loading import Loading
+    from coldctl.loader.load.opened import OpenCheckpoint, open
+    from coldctl.loader.load.transform import Dequantise
 
 __all__ = [
     "ColdctlError",
+    "Dequantise",
     "EvictOptions",
+    "Loaded",
+    "Loading",
+    "OpenCheckpoint",
     "PrewarmOptions",
     "RepackOptions",
     "StatusOptions",
     "VerifyOptions",
     "__version__",
     "evict",
+    "open",
     "prewarm",
     "repack",
     "status",
@@ -30,12 +39,17 @@ __all__ = [
 
 _HOMES = {
     "ColdctlError": "coldctl.errors",
+    "Dequantise": "coldctl.loader.load.transform",
     "EvictOptions": "coldctl.jobs.evict",
+    "Loaded": "coldctl.loader.load.loaded",
+    "Loading": "coldctl.loader.load.loading",
+    "OpenCheckpoint": "coldctl.loader.load.opened",
     "PrewarmOptions": "coldctl.jobs.prewarm",
     "RepackOptions": "coldctl.jobs.repack",
     "StatusOptions": "coldctl.jobs.status",
     "VerifyOptions": "coldctl.jobs.verify",
     "evict": "coldctl.jobs.evict",
+    "open": "coldctl.loader.load.opened",
     "prewarm": "coldctl.jobs.prewarm",
     "repack": "coldctl.jobs.repack",
     "status": "coldctl.jobs.status",

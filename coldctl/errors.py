@@ -16,18 +16,36 @@ class ColdctlError(Exception):
     """Base of all that coldctl raises on purpose. A bare one is a bug of coldctl.
 
     `message` says what happened, where and what was expected; `hint` what to do about it. Both may contain
-    text from hostile files: whoever prints them escapes them (`coldctl.report.escape`).
+    text from hostile files: whoever prints them escapes them (`coldctl.report.escape`). `file`, its `offset_bytes`,
+    `tensor` and the `stage` of a load (plan, pin, allocate, read, h2d, verify) are set where they are known.
     """
 
     exit_code = 70
     code = "bug"
     hint: str | None = None
+    tensor: str | None = None
+    stage: str | None = None
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, hint: str | None = None, file: str | None = None, offset_bytes: int | None = None
+    ) -> None:
         super().__init__(message)
         self.message = message
+        self.file = file
+        self.offset_bytes = offset_bytes
         if hint is not None:
             self.hint = hint
+
+    def locate(self, *, stage: str, file: str | None = None, tensor: str | None = None) -> None:
+        """Say where it happened, once, in the message too."""
+        if self.stage is not None:
+            return
+        self.stage, self.file, self.tensor = stage, self.file or file, self.tensor or tensor
+        where = [f"stage {stage}"]
+        where += [f"tensor {tensor}"] if tensor and tensor not in self.message else []
+        where += [f"file {self.file}"] if self.file and self.file not in self.message else []
+        self.message += f" ({', '.join(where)})"
+        self.args = (self.message,)
 
 
 class UsageError(ColdctlError):
@@ -71,10 +89,9 @@ class FaultError(InputError):
         tensor: str | None = None,
         hint: str | None = None,
     ) -> None:
-        super().__init__(message, hint=hint)
+        super().__init__(message, hint=hint, file=file)
         self.code = rule
         self.rule = rule
-        self.file = file
         self.tensor = tensor
 
 
@@ -92,12 +109,57 @@ class EnvironmentLacksError(ColdctlError):
     code = "environment"
 
 
+class OutOfMemoryError(EnvironmentLacksError):
+    """Host or device memory for the tensors could not be had."""
+
+    code = "out-of-memory"
+
+
+class PinError(EnvironmentLacksError):
+    """Host memory could not be page-locked for the device."""
+
+    code = "pin"
+    hint = "raise the limit of locked memory (ulimit -l, or the container's memlock), or use mode per-tensor"
+
+
+class DeviceError(EnvironmentLacksError):
+    """The device failed, or did not finish a copy before its deadline."""
+
+    code = "device"
+    hint = "look at the kernel log and at nvidia-smi: the device may need a reset"
+
+
+class CorruptedError(ColdctlError):
+    """Bytes in memory differ from those in the file, which is sound: they changed on their way."""
+
+    exit_code = 3
+    code = "corrupted"
+    hint = "load again; if it happens again, test the machine's memory and its bus"
+
+
 class NoSpaceError(ColdctlError):
     """The target filesystem or the caller's quota is full."""
 
     exit_code = 6
     code = "no-space"
     hint = "free space on the target filesystem, or choose another target"
+
+
+class CancelledError(ColdctlError):
+    """The caller cancelled the load."""
+
+    exit_code = 3
+    code = "cancelled"
+
+
+class NotLoadedError(ColdctlError, KeyError):
+    """The tensor is part of the load, but its bytes have not arrived."""
+
+    exit_code = 3
+    code = "not-loaded"
+    hint = "wait() for the whole load, or ask `loaded` which tensors are there"
+
+    __str__ = ColdctlError.__str__
 
 
 class StoppedError(ColdctlError):

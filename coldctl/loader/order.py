@@ -67,6 +67,11 @@ class Layers:
         return match is not None and name[: match.start()] == self.tower and not _ATTENTION.isdisjoint(name.split("."))
 
 
+def in_layer(name: str) -> bool:
+    """True when `name` shows a layer, of whichever tower."""
+    return _LAYER.search(name) is not None
+
+
 def find_layers(tensors: Iterable[Named]) -> Layers:
     """The main tower of these tensors and how many layers it has (its highest layer number, plus one)."""
     tower_bytes: Counter[str] = Counter()

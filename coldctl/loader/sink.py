@@ -5,6 +5,7 @@ A sink sees pieces of tensors, tagged with their tensor and offset. It does not 
 
 from __future__ import annotations
 
+import string
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
@@ -18,7 +19,11 @@ from coldctl.units import MIB
 BLOCK_BYTES = 4 * MIB
 """The unit of block sums. Pieces never cross a multiple of it, counted from the start of their tensor."""
 
+Sums = tuple[int, int]
+"""S1 and S2 of a block (DESIGN §10)."""
+
 _WORD_BYTES = 8
+_DIGITS = 32
 _MASK = (1 << 64) - 1
 
 
@@ -93,7 +98,16 @@ class _Running:
         return Digest(self._hasher.digest(), "".join(f"{sum1:016x}{sum2:016x}" for sum1, sum2 in self._blocks))
 
 
-def word_sums(piece: memoryview, first_word: int) -> tuple[int, int]:
+def sums_in(block_sums: str, nbytes: int) -> list[Sums] | None:
+    """The sums that `block_sums` has of a tensor of `nbytes`; None when it has not 32 hex digits for each 4 MiB."""
+    blocks = -(-nbytes // BLOCK_BYTES)
+    if len(block_sums) != _DIGITS * blocks or block_sums.strip(string.hexdigits):
+        return None
+    starts = range(0, len(block_sums), _DIGITS)
+    return [(int(block_sums[at : at + 16], 16), int(block_sums[at + 16 : at + 32], 16)) for at in starts]
+
+
+def word_sums(piece: memoryview, first_word: int) -> Sums:
     """S1 = Σ w_i and S2 = Σ (i+1) w_i mod 2^64 over the little-endian words of `piece`, numbered from `first_word`.
 
     A last word that is not whole is padded with zeros.

@@ -6,12 +6,13 @@ error is an error with an offset, never a SIGBUS.
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
-from coldctl.errors import ChangedError, UnreadableError, from_os_error
+from coldctl.errors import ChangedError, EnvironmentLacksError, UnreadableError, from_os_error
 
 Identity = tuple[int, int, int, int]
 """Device, inode, size in bytes and mtime in nanoseconds: two equal ones are the same file in the same state."""
@@ -22,6 +23,9 @@ class OpenSource(Protocol):
 
     def read_into(self, buffer: memoryview, offset_bytes: int) -> None:
         """Fill `buffer` from `offset_bytes` on. Raises ChangedError at an early end, UnreadableError for bad blocks."""
+
+    def scatter(self, buffers: Sequence[memoryview], offset_bytes: int) -> None:
+        """`read_into` of several buffers, one after the other, at most 1024 (IOV_MAX)."""
 
     def check_unchanged(self) -> None:
         """Raise ChangedError when the source is no longer what it was when it was planned."""
@@ -40,6 +44,11 @@ class Source(Protocol):
     @property
     def size_bytes(self) -> int: ...
     def open(self) -> OpenSource: ...
+    def open_direct(self) -> OpenSource | None:
+        """One whose reads go past the page cache, and whose buffers, offsets and lengths are multiples of 4096.
+
+        None where the source has no such way.
+        """
 
 
 class LocalFile:
@@ -58,12 +67,21 @@ class LocalFile:
         """Raises ChangedError when it is another file by now, and what `from_os_error` makes of a failed open."""
         return OpenLocalFile(self)
 
+    def open_direct(self) -> OpenLocalFile | None:
+        """Opened with O_DIRECT; None where the filesystem refuses that. A filesystem may still refuse single reads."""
+        try:
+            return OpenLocalFile(self, os.O_DIRECT)
+        except EnvironmentLacksError as error:
+            if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EINVAL:
+                return None
+            raise
+
 
 class OpenLocalFile:
-    def __init__(self, source: LocalFile) -> None:
+    def __init__(self, source: LocalFile, flags: int = 0) -> None:
         self._source = source
         try:
-            self.fd = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+            self.fd = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | flags)
         except OSError as error:
             raise from_os_error(error, "open", source.path) from error
         try:
@@ -73,20 +91,33 @@ class OpenLocalFile:
             raise
 
     def read_into(self, buffer: memoryview, offset_bytes: int) -> None:
-        done_bytes = 0
-        while done_bytes < len(buffer):
+        self.scatter([buffer], offset_bytes)
+
+    def scatter(self, buffers: Sequence[memoryview], offset_bytes: int) -> None:
+        left = _unfilled(buffers, 0)
+        while left:
             try:
-                got_bytes = os.preadv(self.fd, [buffer[done_bytes:]], offset_bytes + done_bytes)
+                got_bytes = os.preadv(self.fd, left, offset_bytes)
             except OSError as error:
-                raise UnreadableError(
-                    f"cannot read {self._source.name} at byte {offset_bytes + done_bytes}: {error.strerror}"
-                ) from error
-            if got_bytes == 0:
-                raise ChangedError(
-                    f"{self._source.name} ended at byte {offset_bytes + done_bytes} while it was read, "
-                    f"expected {self._source.size_bytes} bytes"
-                )
-            done_bytes += got_bytes
+                raise self._unreadable(error, offset_bytes) from error
+            left = _unfilled(left, got_bytes)
+            if left and got_bytes == 0:
+                raise self._ended(offset_bytes)
+            offset_bytes += got_bytes
+
+    def _unreadable(self, error: OSError, offset_bytes: int) -> UnreadableError:
+        name = self._source.name
+        return UnreadableError(
+            f"cannot read {name} at byte {offset_bytes}: {error.strerror}", file=name, offset_bytes=offset_bytes
+        )
+
+    def _ended(self, offset_bytes: int) -> ChangedError:
+        name, size_bytes = self._source.name, self._source.size_bytes
+        return ChangedError(
+            f"{name} ended at byte {offset_bytes} while it was read, expected {size_bytes} bytes",
+            file=name,
+            offset_bytes=offset_bytes,
+        )
 
     def check_unchanged(self) -> None:
         if identity_of(os.fstat(self.fd)) != self._source.identity:
@@ -140,6 +171,15 @@ class LastOpened(Generic[Opened]):
             self._leave()
         elif self._opened:
             self._opened.__exit__(kind, error, trace)
+
+
+def _unfilled(buffers: Sequence[memoryview], got_bytes: int) -> Sequence[memoryview]:
+    """What is left of `buffers` when their first `got_bytes` are filled."""
+    for index, buffer in enumerate(buffers):
+        if got_bytes < len(buffer):
+            return [buffer[got_bytes:], *buffers[index + 1 :]]
+        got_bytes -= len(buffer)
+    return []
 
 
 def identity_of(stat: os.stat_result) -> Identity:

@@ -44,6 +44,12 @@ def run_watching_memory(*command: str) -> Sample:
     return sample
 
 
+def run_json_watching_memory(*command: str) -> tuple[Sample, Any]:
+    """As `run_watching_memory`, with the JSON document that it printed."""
+    sample, output = _run(command, _peak_anon_bytes)
+    return sample, json.loads(output)
+
+
 Watch = Callable[[subprocess.Popen[bytes]], int]
 
 
@@ -67,12 +73,12 @@ def _peak_anon_bytes(child: subprocess.Popen[bytes]) -> int:
     """The most RssAnon seen until the child ends. It is left a zombie, so that its usage can still be asked for."""
     peak_bytes = 0
     while os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-        peak_bytes = max(peak_bytes, _anon_bytes(child.pid))
+        peak_bytes = max(peak_bytes, anon_bytes(child.pid))
         time.sleep(_ANON_INTERVAL_SECONDS)
     return peak_bytes
 
 
-def _anon_bytes(pid: int) -> int:
+def anon_bytes(pid: int) -> int:
     """RssAnon of a process (proc_pid_status(5)); 0 once it has given its memory back."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):

@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from scripts.bench import guest_memory
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("coldctl", "blake3", "msgspec", "numpy", "safetensors", "typer", "rich")
 
 
-def describe(folder: Path) -> dict[str, object]:
+def describe(folder: Path, *more_packages: str) -> dict[str, object]:
     """This machine, the filesystem that holds `folder`, the commit and the versions in use, and the date."""
     return {
         "cpu": _field("/proc/cpuinfo", "model name"),
@@ -26,9 +26,17 @@ def describe(folder: Path) -> dict[str, object]:
         "free_page_reporting": guest_memory.state(),
         "commit": _commit(ROOT),
         "python": platform.python_version(),
-        "packages": {name: version(name) for name in PACKAGES},
+        "packages": {name: _version(name) for name in dict.fromkeys((*PACKAGES, *more_packages))},
         "date": datetime.now(UTC).date().isoformat(),
     }
+
+
+def _version(package: str) -> str | None:
+    """None for what runs from its sources, or is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _field(path: str, name: str) -> str:
@@ -45,6 +53,9 @@ def _filesystem(folder: Path) -> str:
 
 
 def _commit(repository: Path) -> str:
-    """The short hash of what is checked out, with "-dirty" when tracked files differ from it."""
+    """The short hash of what is checked out, with "-dirty" when tracked files differ; unknown outside a repository."""
     command = ("git", "-C", os.fspath(repository), "describe", "--always", "--dirty", "--exclude=*")
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    try:
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"

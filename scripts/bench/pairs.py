@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,11 +26,18 @@ class Ratio:
         return f"{self.median:.3f} (95 %: {self.low:.3f} to {self.high:.3f})"
 
 
-def interleave(contenders: Mapping[str, Callable[[], Sample]], rounds: int) -> dict[str, list[Sample]]:
-    """Run every contender once a round, each round in the reverse order of the last. All samples are kept."""
+def interleave(
+    contenders: Mapping[str, Callable[[], Sample]], rounds: int, *, until_seconds: float = math.inf
+) -> dict[str, list[Sample]]:
+    """Run every contender once a round, each round in the reverse order of the last. All samples are kept.
+
+    No round but the first begins after `until_seconds` of time.monotonic().
+    """
     samples: dict[str, list[Sample]] = {name: [] for name in contenders}
     names = list(contenders)
-    for _ in range(rounds):
+    for number in range(rounds):
+        if number and time.monotonic() > until_seconds:
+            break
         for name in names:
             samples[name].append(contenders[name]())
         names.reverse()

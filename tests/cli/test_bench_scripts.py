@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scripts.bench.child import Sample, run, run_watching_memory
+from scripts.bench.disk_rate import disk_rates
+from scripts.bench.loads import DiffersError, Loads
 from scripts.bench.pairs import interleave, median_ratio
+from scripts.bench.ramdisk import ram_disk
+from scripts.make_checkpoint import make_checkpoint
 from tests.filesystems import need
 
 ROOT = Path(__file__).parents[2]
@@ -75,6 +81,70 @@ def test_startup(tmp_path: Path) -> None:
     assert set(document["samples"]) == {"coldctl --version", "python -c pass", "coldctl status"}
 
 
+@pytest.mark.root
+def test_load_vs_peers(tmp_path: Path) -> None:
+    need("mkfs.ext4", "fincore", "findmnt")
+    document = bench("load_vs_peers", tmp_path / "report.json", "--size", "4MiB")
+    loaders = {"coldctl map", "coldctl arena", "safetensors mmap", "safetensors pread"}
+    assert set(document["samples"]) >= {f"{state}: {name}" for state in ("warm", "cold") for name in loaders}
+    assert 3 * MIB < document["bytes"] <= 4 * MIB
+    assert document["peak_memory_bytes"]["warm: coldctl arena"] >= document["bytes"]
+    map_warm, arena_warm, arena_cold, *memory = (target["found"] for target in document["targets"])
+    assert "that of the best of 1, safetensors mmap" in map_warm
+    for missing in {"tensorizer", "runai direct"} - {name.removeprefix("warm: ") for name in document["samples"]}:
+        assert missing in arena_warm.partition("not installed: ")[2]
+        assert missing in arena_cold.partition("not installed: ")[2]
+    assert [found.partition(" takes ")[0] for found in memory] == ["warm: coldctl arena", "cold: coldctl arena"]
+
+
+def test_small_tensors(tmp_path: Path) -> None:
+    need("fincore", "findmnt")
+    small = ("--size", "8MiB", "--tensors", "2000", "--folder", str(tmp_path))
+    document = bench("small_tensors", tmp_path / "report.json", *small)
+    assert set(document["samples"]) == {"coldctl arena", "safetensors by tensor"}
+    assert document["tensors"] == 2000
+    assert len(document["targets"]) == 1
+
+
+def test_a_load_is_summed_up_and_one_of_other_bytes_is_not_compared(tmp_path: Path) -> None:
+    (path,) = make_checkpoint(tmp_path / "one", shape="llama", size_bytes=4 * MIB, shard_bytes=4 * MIB)
+    make_checkpoint(tmp_path / "other", shape="llama", size_bytes=4 * MIB, shard_bytes=4 * MIB, seed=1)
+    loads = Loads(tmp_path / "one")
+    assert loads.memory_bytes("safetensors pread") >= 3 * MIB
+    content = path.read_bytes()
+    header_end = 8 + int.from_bytes(content[:8], "little")
+    tensors = [entry["data_offsets"] for name, entry in json.loads(content[8:header_end]).items() if name[0] != "_"]
+    words = [
+        int.from_bytes(content[header_end + at : header_end + min(at + 8, end)], "little")
+        for start, end in tensors
+        for at in range(start, end, 8)
+    ]
+    assert loads.content == (len(tensors), len(content) - header_end, sum(words) % 2**64)
+    loads.folder = tmp_path / "other"
+    with pytest.raises(DiffersError, match="safetensors mmap brought"):
+        loads.memory_bytes("safetensors mmap")
+
+
+def test_gpu_load_without_a_gpu_measures_nothing_and_exits_5(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    command = (sys.executable, "-m", "scripts.bench.gpu_load", "--json", str(report))
+    hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, cwd=ROOT, env=hidden, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, report.exists()) == (5, "", False)
+    assert "sees no CUDA device, so nothing was measured" in done.stderr
+
+
+@pytest.mark.root
+def test_the_rate_of_a_disk_is_had_in_every_way() -> None:
+    need("mkfs.ext4", "fincore")
+    with ram_disk(16 * MIB) as disk:
+        path = disk / "file"
+        path.write_bytes(bytes(9 * MIB + 100))  # more than a piece, and its end is no whole page
+        rates = disk_rates([path])
+    assert set(rates) == {*(f"direct, {depth} at a time" for depth in (1, 4, 16, 32)), "buffered"}
+    assert all(rate > 0 for rate in rates.values())
+
+
 def test_rounds_alternate_and_keep_every_sample() -> None:
     ran = []
 
@@ -86,6 +156,12 @@ def test_rounds_alternate_and_keep_every_sample() -> None:
     assert ran == ["a", "b", "b", "a", "a", "b"]
     assert [sample.seconds for sample in samples["a"]] == [1, 4, 5]
     assert [sample.seconds for sample in samples["b"]] == [2, 3, 6]
+
+
+def test_no_round_but_the_first_begins_too_late() -> None:
+    contenders = {"a": lambda: Sample(1.0, 0.0), "b": lambda: Sample(1.0, 0.0)}
+    samples = interleave(contenders, 3, until_seconds=time.monotonic() - 1)
+    assert {name: len(runs) for name, runs in samples.items()} == {"a": 1, "b": 1}
 
 
 def test_median_ratio_is_paired_and_its_bounds_repeat() -> None:

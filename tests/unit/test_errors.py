@@ -20,6 +20,12 @@ EXIT_CODES = {
     "ChangedError": 4,
     "EnvironmentLacksError": 5,
     "NoSpaceError": 6,
+    "OutOfMemoryError": 5,
+    "PinError": 5,
+    "DeviceError": 5,
+    "CorruptedError": 3,
+    "CancelledError": 3,
+    "NotLoadedError": 3,
 }
 
 
@@ -71,3 +77,17 @@ def test_a_system_error_finds_its_class(number: int, kind: type[errors.ColdctlEr
     made = errors.from_os_error(OSError(number, os.strerror(number)), "read", "/a/b")
     assert type(made) is kind
     assert made.message == f"cannot read /a/b: {os.strerror(number)}"
+
+
+def test_an_error_says_where_it_happened_once() -> None:
+    error = errors.UnreadableError("cannot read a.safetensors at byte 7", file="a.safetensors", offset_bytes=7)
+    error.locate(stage="read", tensor="w")
+    error.locate(stage="h2d", tensor="other")
+    assert str(error) == error.message == "cannot read a.safetensors at byte 7 (stage read, tensor w)"
+    assert (error.stage, error.file, error.tensor, error.offset_bytes) == ("read", "a.safetensors", "w", 7)
+
+
+def test_a_tensor_that_is_not_there_yet_is_a_key_error_that_reads_well() -> None:
+    error = errors.NotLoadedError("w has not arrived")
+    assert isinstance(error, KeyError)
+    assert str(error) == "w has not arrived"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import string
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from typing import NamedTuple
@@ -17,7 +16,7 @@ from coldctl.loader.format.header import Tensor
 from coldctl.loader.format.layout import PAGE_BYTES
 from coldctl.loader.format.manifest import File, Manifest
 from coldctl.loader.format.rules import capped, finding
-from coldctl.loader.sink import BLOCK_BYTES
+from coldctl.loader.sink import sums_in
 from coldctl.results import Finding
 
 
@@ -118,10 +117,7 @@ def _compare_header(shard: Shard, written: Mapping[str, _Written]) -> Iterator[F
 
 
 def _has_sums_for_each_block(written: _Written) -> bool:
-    if written.block_sums is None:
-        return True
-    digits = 32 * -(-written.nbytes // BLOCK_BYTES)
-    return len(written.block_sums) == digits and not written.block_sums.strip(string.hexdigits)
+    return written.block_sums is None or sums_in(written.block_sums, written.nbytes) is not None
 
 
 def _compare_digests(shard: Shard, written: Mapping[str, _Written], content: Content) -> Iterator[Finding]:

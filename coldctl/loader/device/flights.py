@@ -1,0 +1,164 @@
+"""Copies under way, each guarded by an event: what it copies from is handed out again only when that event is done."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from coldctl.errors import DeviceError
+from coldctl.events import Events
+from coldctl.loader.device.protocol import Bytes, Event, Stream
+from coldctl.loader.load.transfers import Transfer
+from coldctl.units import format_duration
+
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 20e-6, 1e-3
+
+Held = TypeVar("Held")
+"""What the source of a copy is: a slot of the ring, a window on a file."""
+
+
+class Flight(NamedTuple):
+    """A copy under way: of what, on which lane, and between which two events."""
+
+    transfer: Transfer
+    lane: int
+    begin: Event
+    end: Event
+
+
+class Flights(Generic[Held]):
+    """`free` are handed out, sent, and handed out again when their copy is over.
+
+    Any thread may call `acquire`, `release` and `send`; `await_all` one, when those have ended. `sent` is called for
+    each copy that was begun and `landed` for each that is over, from any thread, each by one at a time. A copy that is
+    not over `deadline_seconds` after somebody began to wait for it raises DeviceError, and so does every later call.
+    """
+
+    def __init__(
+        self,
+        free: Iterable[Held],
+        *,
+        deadline_seconds: float,
+        sent: Callable[[Flight], None],
+        landed: Callable[[Flight], None],
+        events: Events,
+    ) -> None:
+        self._deadline_seconds = deadline_seconds
+        self._sent = sent
+        self._landed = landed
+        self._landing = threading.Lock()
+        self._events = events
+        self._changed = threading.Condition()
+        self._free = deque(free)
+        self._flying: deque[tuple[Flight, Held]] = deque()
+        self._stuck = False
+
+    def acquire(self) -> Held:
+        """One that no copy needs any more; waits for the oldest copy when there is none."""
+        while True:
+            with self._changed:
+                if self._stuck:
+                    raise self._too_late()
+                if self._free:
+                    return self._free.popleft()
+                if not self._flying:  # other threads fill, or wait for, every one
+                    self._changed.wait()
+                    continue
+                flight, held = self._flying.popleft()
+            self._land(flight, held)
+            return held
+
+    def release(self, held: Held) -> None:
+        """Give back one that no copy needs."""
+        with self._changed:
+            self._free.append(held)
+            self._changed.notify()
+
+    def send(
+        self, held: Held, copies: Iterable[tuple[Bytes, Bytes]], transfer: Transfer, stream: Stream, lane: int
+    ) -> None:
+        """Begin to copy each (to, source), all from `held`, on `stream`."""
+        with self._changed:
+            begin = stream.record()
+            for to, source in copies:
+                stream.copy(to, source)
+            flight = Flight(transfer, lane, begin, stream.record())
+            self._flying.append((flight, held))
+            self._sent(flight)
+            self._changed.notify()
+
+    def await_all(self) -> None:
+        """Wait for every copy under way."""
+        while True:
+            with self._changed:
+                if not self._flying:
+                    return
+                flight, held = self._flying.popleft()
+            self._land(flight, held)
+            self.release(held)
+
+    def await_event(self, end: Event) -> None:
+        """Wait for `end`, no longer than the deadline."""
+        until_seconds = time.monotonic() + self._deadline_seconds
+        pause_seconds = _FIRST_PAUSE_SECONDS
+        while not end.done():
+            self._events.raise_if_stopped()
+            if self._stuck or time.monotonic() > until_seconds:
+                raise self._too_late()
+            time.sleep(pause_seconds)
+            pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
+
+    def _land(self, flight: Flight, held: Held) -> None:
+        try:
+            self.await_event(flight.end)
+        except BaseException as error:
+            with self._changed:
+                self._stuck = self._stuck or isinstance(error, DeviceError)
+                self._flying.appendleft((flight, held))
+                self._changed.notify_all()
+            if isinstance(error, DeviceError):
+                error.locate(stage="h2d", file=flight.transfer.source.name, tensor=flight.transfer.name)
+            raise
+        with self._landing:
+            self._landed(flight)
+
+    def _too_late(self) -> DeviceError:
+        return DeviceError(f"a copy to the device did not end within {format_duration(self._deadline_seconds)}")
+
+    def close(self, give_back: Callable[[], None]) -> None:
+        """Call `give_back`, which frees the memory of all copies, when the copies under way are over.
+
+        Where one does not end, this returns at once and a thread goes on waiting for it: nothing is given back under a
+        running copy, and nothing is lost once it ends.
+        """
+        ends = [flight.end for flight, _ in self._flying]
+        self._free.clear()
+        self._flying.clear()
+        if not self._stuck and _all_over_within(ends, self._deadline_seconds):
+            give_back()
+            return
+
+        def wait_and_give_back() -> None:
+            _all_over_within(ends, float("inf"))
+            give_back()
+
+        threading.Thread(target=wait_and_give_back, name="coldctl-give-back", daemon=True).start()
+
+
+def _all_over_within(ends: Sequence[Event], seconds: float) -> bool:
+    until_seconds = time.monotonic() + seconds
+    while not all(_is_over(end) for end in ends):
+        if time.monotonic() > until_seconds:
+            return False
+        time.sleep(_LONGEST_PAUSE_SECONDS)
+    return True
+
+
+def _is_over(end: Event) -> bool:
+    try:
+        return end.done()
+    except DeviceError:  # a device that failed copies nothing any more
+        return True

@@ -1,0 +1,97 @@
+"""Loading into device memory from storage, past the host's memory: GPUDirect Storage, where it is really there.
+
+Whole pages go by GDS. What is not, and what is scattered over slots or gathered, goes through ordinary memory. The
+first chunk of every file is compared with the file, read the usual way, before GDS is believed.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from coldctl.errors import ColdctlError, CorruptedError
+from coldctl.events import Events
+from coldctl.loader.device.protocol import Bytes, Device, GdsFile
+from coldctl.loader.device.ring_engine import copy_plainly
+from coldctl.loader.load.batch import Batch
+from coldctl.loader.load.engine import Reads, read_all
+from coldctl.loader.load.fill import Filler
+from coldctl.loader.load.place import PAGE_BYTES
+from coldctl.loader.load.route import Routes
+from coldctl.loader.load.transfers import Transfer
+from coldctl.loader.source import LocalFile
+from coldctl.units import MIB
+
+CHUNK_BYTES = 16 * MIB
+
+
+class GdsEngine:
+    """Raises EnvironmentLacksError, saying what is missing, where GDS is not there: it is never replaced in silence."""
+
+    def __init__(self, device: Device, routes: Routes, events: Events) -> None:
+        self.reads = Reads()
+        self.gds_bytes = 0
+        self._device = device
+        self._routes = routes
+        self._events = events
+        self._gds = device.gds()
+        self._files: dict[int, GdsFile] = {}
+        self._lock = threading.Lock()
+
+    def run(self, batch: Batch) -> None:
+        """Bring all transfers into the arena."""
+        self._arena = batch.arena
+
+        def move(filler: Filler, transfer: Transfer) -> None:
+            if transfer.in_place and isinstance(transfer.source, LocalFile):
+                self._move(filler, transfer.source, transfer)
+            else:
+                copy_plainly(self._device, self._arena, filler, transfer)
+            batch.arrivals.done(transfer)
+
+        read_all(batch, move, self._routes, self.reads, self._events)
+
+    def _move(self, filler: Filler, source: LocalFile, transfer: Transfer) -> None:
+        head_bytes = min(-transfer.offset_bytes % PAGE_BYTES, transfer.nbytes)
+        tail_bytes = transfer.nbytes - (transfer.nbytes - head_bytes) % PAGE_BYTES
+        for part in (transfer.part(0, head_bytes), transfer.part(tail_bytes, transfer.nbytes)):
+            if part.nbytes:
+                copy_plainly(self._device, self._arena, filler, part)
+        middle = transfer.part(head_bytes, tail_bytes)
+        if not middle.nbytes:
+            return
+        to = self._arena[middle.at_bytes : middle.at_bytes + middle.nbytes]
+        try:
+            file, is_new = self._open(source)
+            file.read(to, middle.offset_bytes)
+        except ColdctlError as error:
+            error.locate(stage="read", file=source.name, tensor=transfer.name)
+            raise
+        filler.read_bytes += middle.nbytes
+        if is_new:
+            self._compare(filler, middle, to)
+        with self._lock:
+            self.gds_bytes += middle.nbytes
+
+    def _open(self, source: LocalFile) -> tuple[GdsFile, bool]:
+        with self._lock:
+            if id(source) in self._files:
+                return self._files[id(source)], False
+            file = self._gds.open(source.path)
+            self._files[id(source)] = file.__enter__()
+            return file, True
+
+    def _compare(self, filler: Filler, transfer: Transfer, came: Bytes) -> None:
+        import torch
+
+        expected = torch.empty(transfer.nbytes, dtype=torch.uint8)
+        filler.fill(transfer, memoryview(expected.numpy()))
+        if not torch.equal(came.cpu(), expected):
+            message = f"GDS brought other bytes than {transfer.source.name} holds from byte {transfer.offset_bytes} on"
+            error = CorruptedError(message, hint="use mode ring, and check the GDS installation")
+            error.locate(stage="read", file=transfer.source.name, tensor=transfer.name)
+            raise error
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.__exit__(None, None, None)
+        self._files.clear()

@@ -1,0 +1,73 @@
+"""Memory against files, byte by byte."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coldctl.events import Events
+from coldctl.loader.device.protocol import Bytes, Device
+from coldctl.loader.load.reread import Part, Use, read_again
+from coldctl.loader.sink import BLOCK_BYTES
+from coldctl.units import MIB
+
+_AT_ONCE_BYTES = 1 * MIB
+
+Memory = Any
+"""What all tensors of a load stand in: a one-dimensional torch.Tensor of uint8, or on the host an ndarray of them."""
+
+_FirstDifference = Callable[[Part, memoryview], int | None]
+"""The place of the first byte of a part that is not in memory as in the file."""
+
+
+def compare(parts: Iterable[Part], memory: Memory, device: Device | None, events: Events) -> list[tuple[Part, int]]:
+    """The parts that are not in memory as in their files, each with the first byte of its tensor that differs.
+
+    The files are read again; on a device their bytes are copied there for it, outside any ring, to BLOCK_BYTES of its
+    memory for each thread. Raises what `read_again` raises, and OutOfMemoryError.
+    """
+    differing: list[tuple[Part, int]] = []
+
+    def make_use() -> Use:
+        first_difference = _on_host(np.asarray(memory)) if device is None else _on_device(memory, device)
+
+        def use(part: Part, in_file: memoryview) -> None:
+            at_bytes = first_difference(part, in_file)
+            if at_bytes is not None:
+                differing.append((part, part.start_bytes + at_bytes))
+
+        return use
+
+    read_again(parts, make_use, events)
+    return differing
+
+
+def _on_host(memory: NDArray[np.uint8]) -> _FirstDifference:
+    def first_difference(part: Part, in_file: memoryview) -> int | None:
+        held, expected = memory[part.at_bytes : part.at_bytes + part.nbytes], np.frombuffer(in_file, dtype=np.uint8)
+        for start_bytes in range(0, part.nbytes, _AT_ONCE_BYTES):
+            end_bytes = start_bytes + _AT_ONCE_BYTES
+            differs = held[start_bytes:end_bytes] != expected[start_bytes:end_bytes]
+            if differs.any():
+                return start_bytes + int(differs.argmax())
+        return None
+
+    return first_difference
+
+
+def _on_device(memory: Bytes, device: Device) -> _FirstDifference:
+    import torch
+
+    scratch = device.allocate(BLOCK_BYTES)
+
+    def first_difference(part: Part, in_file: memoryview) -> int | None:
+        held, expected = memory[part.at_bytes : part.at_bytes + part.nbytes], scratch[: part.nbytes]
+        device.copy_plainly(expected, torch.frombuffer(in_file, dtype=torch.uint8))
+        if torch.equal(held, expected):
+            return None
+        return int(held.ne(expected).to(torch.uint8).argmax())
+
+    return first_difference

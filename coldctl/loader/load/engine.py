@@ -1,0 +1,97 @@
+"""What all engines share: threads that take transfers in their order, and the facts that come out of a run."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from coldctl.events import Events
+from coldctl.loader.host.mounts import filesystem_of, is_network
+from coldctl.loader.load.batch import Batch
+from coldctl.loader.load.clock import Interval
+from coldctl.loader.load.fill import Filler
+from coldctl.loader.load.route import Routes
+from coldctl.loader.load.transfers import Transfer
+from coldctl.loader.pool import Worker, share_out
+from coldctl.loader.source import LocalFile
+
+_MOST_STREAMS = 32
+_NETWORK_STREAMS = 8
+
+
+class Reads:
+    """What the readers of a load have done so far, over all of its runs."""
+
+    def __init__(self) -> None:
+        self.read_bytes = 0
+        self.direct_bytes = 0
+        self.streams = 0
+        self.intervals: list[Interval] = []
+        self._lock = threading.Lock()
+
+    def add(self, filler: Filler, intervals: list[Interval]) -> None:
+        with self._lock:
+            self.read_bytes += filler.read_bytes
+            self.direct_bytes += filler.direct_bytes
+            self.intervals += intervals
+
+
+Move = Callable[[Filler, Transfer], None]
+"""Brings one transfer where it belongs, reading through the filler."""
+
+
+class Engine(Protocol):
+    """Brings batches into memory, one at a time, and keeps what it needs for that from one to the next."""
+
+    reads: Reads
+
+    def run(self, batch: Batch) -> None:
+        """Every byte of the batch's transfers is in its arena when this returns. Raises ColdctlError with its place."""
+
+    def close(self) -> None:
+        """Give back all but the arenas."""
+
+
+def read_all(batch: Batch, move: Move, routes: Routes, reads: Reads, events: Events) -> None:
+    """Do every transfer, begun in order, on as many threads as pay. Raises what `move` raised first."""
+
+    @contextmanager
+    def make_worker() -> Iterator[Worker[Transfer]]:
+        intervals: list[Interval] = []
+        with Filler(routes, batch.wanted) as filler:
+
+            def work(transfer: Transfer) -> Iterator[int]:
+                begun_seconds = time.perf_counter()
+                move(filler, transfer)
+                intervals.append((begun_seconds, time.perf_counter()))
+                yield transfer.nbytes
+
+            try:
+                yield work
+            finally:
+                reads.add(filler, intervals)
+
+    first, cap = _streams(batch.transfers)
+    reads.streams = max(reads.streams, share_out(batch.transfers, make_worker, events, first=first, cap=cap))
+
+
+def _streams(transfers: Sequence[Transfer]) -> tuple[int, int]:
+    """Threads to begin with, and at most: copying from the page cache takes CPUs, and waiting for disks takes none.
+
+    A network filesystem gets few, since its servers and clients have been seen to stall under many.
+    """
+    cpus = len(os.sched_getaffinity(0))
+    if any(_is_on_network(source) for source in {id(each.source): each.source for each in transfers}.values()):
+        return 2, _NETWORK_STREAMS
+    return max(2, min(8, cpus)), max(4, min(_MOST_STREAMS, 2 * cpus))
+
+
+def _is_on_network(source: object) -> bool:
+    try:
+        return isinstance(source, LocalFile) and is_network(filesystem_of(source.path))
+    except OSError:
+        return False

@@ -1,0 +1,174 @@
+"""The bytes of one transfer into memory: in one piece, scattered over slots, or gathered from strips."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from coldctl.errors import ColdctlError, EnvironmentLacksError
+from coldctl.loader.load.place import PAGE_BYTES
+from coldctl.loader.load.route import Routes
+from coldctl.loader.load.transfers import Transfer
+from coldctl.loader.load.wanted import Gather, Wanted
+from coldctl.loader.source import LastOpened, OpenLocalFile, OpenSource, Source
+from coldctl.units import MIB
+
+_ROWS_BYTES = 4 * MIB
+
+
+class Filler:
+    """Reads transfers for one thread; it keeps the last file open, for buffered and for direct reads.
+
+    `wanted` is the plan, to name what could not be read. `read_bytes` and `direct_bytes` count what was asked of the
+    files, in all and past the page cache.
+    """
+
+    def __init__(self, routes: Routes, wanted: Sequence[Wanted]) -> None:
+        self.read_bytes = 0
+        self.direct_bytes = 0
+        self._routes = routes
+        self._wanted = wanted
+        self._buffered = LastOpened(lambda source: source.open(), checked=True)
+        self._direct: tuple[Source, OpenSource | None] | None = None
+
+    def fill(self, transfer: Transfer, span: memoryview) -> None:
+        """Read `transfer` into `span`, as long as its range of the arena.
+
+        Direct reads land in place where `span` begins at the file's offset modulo 4096. Raises UnreadableError and
+        ChangedError with file, tensor and stage.
+        """
+        try:
+            if transfer.gather:
+                self._gather(transfer, transfer.gather, span)
+            elif transfer.in_place:
+                self._in_place(transfer, span)
+            else:
+                pieces = [span[at_bytes : at_bytes + nbytes] for at_bytes, nbytes in transfer.pieces]
+                self._open(transfer.source).scatter(pieces, transfer.offset_bytes)
+                self.read_bytes += transfer.nbytes
+        except ColdctlError as error:
+            error.locate(stage="read", file=transfer.source.name, tensor=_tensor_at(error, transfer, self._wanted))
+            raise
+
+    def descriptor(self, source: Source) -> int:
+        """The descriptor of a local file, for mapping it. Raises EnvironmentLacksError for a source of another kind."""
+        opened = self._open(source)
+        if not isinstance(opened, OpenLocalFile):
+            raise EnvironmentLacksError(f"{source.name} is no local file, so it cannot be mapped")
+        return opened.fd
+
+    def _open(self, source: Source) -> OpenSource:
+        return self._buffered.get(source)
+
+    def _in_place(self, transfer: Transfer, span: memoryview) -> None:
+        source, offset_bytes = transfer.source, transfer.offset_bytes
+        self.read_bytes += transfer.nbytes
+        if (_address(span) - offset_bytes) % PAGE_BYTES:
+            self._open(source).read_into(span, offset_bytes)
+            return
+        way, is_trial = self._routes.way(source, offset_bytes, transfer.nbytes)
+        begun_seconds = time.perf_counter()
+        if way == "direct":
+            self._directly(source, offset_bytes, span)
+        else:
+            self._open(source).read_into(span, offset_bytes)
+        if is_trial:
+            self._routes.record(way, transfer.nbytes, time.perf_counter() - begun_seconds)
+
+    def _directly(self, source: Source, offset_bytes: int, span: memoryview) -> None:
+        """Whole pages past the page cache, the ends of the range through it."""
+        buffered, direct = self._open(source), self._open_direct(source)
+        head_bytes = min(-offset_bytes % PAGE_BYTES, len(span))
+        tail_bytes = len(span) - (len(span) - head_bytes) % PAGE_BYTES
+        try:
+            if direct is None:
+                raise _refused(source)
+            direct.read_into(span[head_bytes:tail_bytes], offset_bytes + head_bytes)
+        except ColdctlError as error:
+            if not _is_refusal(error):
+                raise
+            self._routes.refuse_direct(source, error)
+            buffered.read_into(span, offset_bytes)
+            return
+        buffered.read_into(span[:head_bytes], offset_bytes)
+        buffered.read_into(span[tail_bytes:], offset_bytes + tail_bytes)
+        self.direct_bytes += tail_bytes - head_bytes
+
+    def _open_direct(self, source: Source) -> OpenSource | None:
+        if self._direct is None or self._direct[0] is not source:
+            self._close_direct()
+            self._direct = (source, source.open_direct())
+        return self._direct[1]
+
+    def _close_direct(self) -> None:
+        if self._direct and self._direct[1]:
+            self._direct[1].__exit__(None, None, None)
+        self._direct = None
+
+    def _gather(self, transfer: Transfer, gather: Gather, span: memoryview) -> None:
+        """Strips of a page and more one by one; shorter ones touch every page anyway, so whole rows are read."""
+        opened = self._open(transfer.source)
+        if gather.strip_bytes >= PAGE_BYTES or gather.pitch_bytes > _ROWS_BYTES:
+            for strip in range(gather.strips):
+                into = span[strip * gather.strip_bytes : (strip + 1) * gather.strip_bytes]
+                opened.read_into(into, transfer.offset_bytes + strip * gather.pitch_bytes)
+            self.read_bytes += transfer.nbytes
+            return
+        rows_at_once = _ROWS_BYTES // gather.pitch_bytes
+        scratch = memoryview(bytearray(min(rows_at_once, gather.strips) * gather.pitch_bytes))
+        for first in range(0, gather.strips, rows_at_once):
+            rows = min(rows_at_once, gather.strips - first)
+            into = span[first * gather.strip_bytes : (first + rows) * gather.strip_bytes]
+            self._pick(opened, transfer.offset_bytes + first * gather.pitch_bytes, gather, scratch, into)
+
+    def _pick(
+        self, opened: OpenSource, offset_bytes: int, gather: Gather, scratch: memoryview, into: memoryview
+    ) -> None:
+        rows = len(into) // gather.strip_bytes
+        nbytes = (rows - 1) * gather.pitch_bytes + gather.strip_bytes
+        opened.read_into(scratch[:nbytes], offset_bytes)
+        whole = np.frombuffer(scratch, dtype=np.uint8)[: rows * gather.pitch_bytes].reshape(rows, gather.pitch_bytes)
+        np.frombuffer(into, dtype=np.uint8).reshape(rows, gather.strip_bytes)[:] = whole[:, : gather.strip_bytes]
+        self.read_bytes += nbytes
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close_direct()
+        self._buffered.__exit__(kind, error, trace)
+
+
+def _refused(source: Source) -> ColdctlError:
+    refusal = EnvironmentLacksError(f"{source.name}: its filesystem takes no direct reads")
+    refusal.__cause__ = OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    return refusal
+
+
+def _is_refusal(error: ColdctlError) -> bool:
+    """Whether the filesystem takes no direct reads of this kind, as opposed to bytes that cannot be read."""
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno in (errno.EINVAL, errno.EOPNOTSUPP)
+
+
+def _address(span: memoryview) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(span)) if span else 0
+
+
+def _tensor_at(error: ColdctlError, transfer: Transfer, wanted: Sequence[Wanted]) -> str:
+    """The tensor that holds the byte which the error names, or the first of the transfer."""
+    among = wanted[transfer.first : transfer.end]
+    if error.offset_bytes is not None:
+        for each in among:
+            if each.offset_bytes <= error.offset_bytes < each.tensor.offset_bytes + each.tensor.nbytes:
+                return each.name
+    return among[0].name

@@ -1,0 +1,76 @@
+"""Loading into host memory: one arena that threads read into, or memory of its own for every tensor."""
+
+from __future__ import annotations
+
+import mmap
+from contextlib import suppress
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coldctl.errors import OutOfMemoryError
+from coldctl.events import Events
+from coldctl.loader.host.budget import budget
+from coldctl.loader.host.memory import read_kib
+from coldctl.loader.load.batch import Batch
+from coldctl.loader.load.engine import Reads, read_all
+from coldctl.loader.load.fill import Filler
+from coldctl.loader.load.route import Routes
+from coldctl.loader.load.transfers import Transfer
+from coldctl.units import MIB, format_size
+
+CHUNK_BYTES = 4 * MIB
+
+
+def allocate(nbytes: int) -> NDArray[np.uint8]:
+    """Anonymous memory that begins on a page, freed with the last view of it. Shape [nbytes], zeros.
+
+    Raises OutOfMemoryError when the kernel refuses it, and before asking when it would not fit what MemAvailable, swap
+    and the caller's cgroups have left: the kernel grants more than there is, and kills whoever touches it. Success does
+    not promise the memory to the caller alone.
+    """
+    free_bytes, limited_by = _free()
+    if nbytes > free_bytes:
+        raise _too_little(nbytes, f"{format_size(free_bytes)} are free by {limited_by}")
+    try:
+        memory = mmap.mmap(-1, max(nbytes, 1))
+    except (OSError, ValueError, OverflowError) as error:
+        raise _too_little(nbytes, str(error)) from error
+    with suppress(OSError):  # a kernel without huge pages only takes longer
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, dtype=np.uint8)[:nbytes]
+
+
+def _free() -> tuple[int, str]:
+    found = budget()
+    if found.limited_by != "MemAvailable":
+        return found.headroom_bytes, found.limited_by
+    return found.headroom_bytes + read_kib("/proc/meminfo", "SwapFree"), "MemAvailable"
+
+
+def _too_little(nbytes: int, why: str) -> OutOfMemoryError:
+    hint = 'load a share of it (tp, stage, experts), stream() it, or use alloc="map"'
+    error = OutOfMemoryError(f"cannot get {format_size(nbytes)} of host memory for the tensors: {why}", hint=hint)
+    error.locate(stage="allocate")
+    return error
+
+
+class HostEngine:
+    """Threads read each transfer into its place in the arena."""
+
+    def __init__(self, routes: Routes, events: Events) -> None:
+        self.reads = Reads()
+        self._routes = routes
+        self._events = events
+
+    def run(self, batch: Batch) -> None:
+        arena = memoryview(batch.arena)
+
+        def move(filler: Filler, transfer: Transfer) -> None:
+            filler.fill(transfer, arena[transfer.at_bytes : transfer.at_bytes + transfer.span_bytes])
+            batch.arrivals.done(transfer)
+
+        read_all(batch, move, self._routes, self.reads, self._events)
+
+    def close(self) -> None:
+        """Nothing is kept."""

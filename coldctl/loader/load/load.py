@@ -1,0 +1,174 @@
+"""A load from beginning to end, whole or with its first layers first."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from coldctl.loader.device.protocol import Device
+from coldctl.loader.format.checkpoint import Checkpoint
+from coldctl.loader.load.handing import Handing
+from coldctl.loader.load.integrity import Expected
+from coldctl.loader.load.loaded import Loaded
+from coldctl.loader.load.loading import Loading, Watched
+from coldctl.loader.load.options import Settings
+from coldctl.loader.load.planned import Planned, planned
+from coldctl.loader.load.report import Outcome, report_of
+from coldctl.loader.load.session import Prepared, Session
+from coldctl.loader.load.stream import stream
+from coldctl.loader.load.tensors import Tensor
+from coldctl.loader.order import Layers
+from coldctl.results import LoadReport
+
+
+class Load:
+    """What loads of one checkpoint have in common. `layers` and `expected` are found out when they are first needed."""
+
+    def __init__(self, checkpoint: Checkpoint, layers: Callable[[], Layers], expected: Callable[[], Expected]) -> None:
+        self._checkpoint = checkpoint
+        self._layers = layers
+        self._expected = expected
+
+    def whole(self, settings: Settings, device: Device | None) -> Loaded:
+        """Every tensor of the plan, or an error and nothing."""
+        running = self._begin(settings, device, None)
+        try:
+            for part in range(len(running.prepared.parts)):
+                running.session.run(running.prepared, part)
+            handing = Handing(running.names, settings.transform)
+            views = running.prepared.memory.views(range(len(running.names)))
+            return self.result(dict(handing.arrive(views)) if settings.transform else views, running, None)
+        except BaseException as error:
+            forget_frames(error, running)
+            raise
+        finally:
+            running.session.close()
+
+    def first_layers(self, settings: Settings, device: Device | None, first_layers: int) -> Loading:
+        """A handle, when what comes before the layers and the first of them are there; a thread brings the rest."""
+        watched = Watched(settings.events)
+        running = self._begin(replace(settings, events=watched), device, first_layers)
+        loading = Loading(running.names, sum(each.nbytes for each in running.plan.wanted), watched)
+        background = Background(self, running, loading)
+        try:
+            background.run_first()
+        except BaseException as error:
+            running.session.close()
+            forget_frames(error, running)
+            raise
+        threading.Thread(target=background.run_rest, name="coldctl-loading", daemon=True).start()
+        return loading
+
+    def stream(self, settings: Settings, device: Device | None) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor of the plan, in its order. See `coldctl.loader.load.stream`."""
+        watched = Watched(settings.events)
+        settings = replace(settings, events=watched)
+        session = self._session(settings, device)
+        try:
+            plan = planned(self._checkpoint, settings, None, None)
+        except BaseException:
+            session.close()
+            raise
+        return stream(session, plan.wanted, watched)
+
+    def _session(self, settings: Settings, device: Device | None) -> Session:
+        return Session(settings, device, self._layers, self._expected)
+
+    def _begin(self, settings: Settings, device: Device | None, first_layers: int | None) -> Running:
+        session = self._session(settings, device)
+        try:
+            with session.stages.timed("plan"):
+                layers = None if first_layers is None else self._layers()
+                plan = planned(self._checkpoint, settings, layers, first_layers)
+            return Running(session, plan, session.prepare(plan.wanted, plan.first))
+        except BaseException as error:
+            session.close()
+            forget_frames(error)
+            raise
+
+    def result(self, tensors: dict[str, Tensor], running: Running, first_layers_seconds: float | None) -> Loaded:
+        """The result, with a report that is made when somebody reads it: for many tensors that takes its time."""
+        session, plan, arrivals = running.session, running.plan, running.prepared.batch.arrivals
+        seconds = time.perf_counter() - session.stages.begun_seconds
+        session.finish()
+
+        def report() -> LoadReport:
+            layers, wanted = self._layers(), plan.wanted
+            attention = {n: layers.position(w.name) for n, w in enumerate(wanted) if layers.is_attention(w.name)}
+            nbytes = sum(each.nbytes for each in wanted)
+            outcome = Outcome(
+                len(wanted), nbytes, arrivals.seconds, attention, plan.replicated, seconds, first_layers_seconds
+            )
+            return report_of(session, outcome)
+
+        return Loaded(tensors, report)
+
+
+class Running:
+    """A load under way."""
+
+    def __init__(self, session: Session, plan: Planned, prepared: Prepared) -> None:
+        self.session = session
+        self.plan = plan
+        self.prepared = prepared
+        self.names = [each.name for each in plan.wanted]
+
+
+class Background:
+    """The two parts of a load with its first layers first."""
+
+    def __init__(self, load: Load, running: Running, loading: Loading) -> None:
+        self._load = load
+        self._running = running
+        self._loading = loading
+        settings = running.session.settings
+        self._checks = settings.verify or settings.exact
+        self._handing = Handing(running.names, settings.transform)
+        self._handed: dict[str, Tensor] = {}
+        self._first_layers_seconds = 0.0
+
+    def run_first(self) -> None:
+        """The first layers, if they have a tensor at all."""
+        if not self._checks:
+            self._running.prepared.batch.arrivals.tell(self._arrived)
+        if self._running.plan.first:
+            self._run(0)
+        self._first_layers_seconds = time.perf_counter() - self._running.session.stages.begun_seconds
+
+    def run_rest(self) -> None:
+        """All else; the handle is told how it ended."""
+        loaded, failure = None, None
+        try:
+            for part in range(1 if self._running.plan.first else 0, len(self._running.prepared.parts)):
+                self._run(part)
+            loaded = self._load.result(self._handed, self._running, self._first_layers_seconds)
+        except BaseException as error:  # carried to whoever waits, SystemExit included
+            forget_frames(error, self._running)
+            self._handed = {}
+            failure = error
+        self._running.session.close()
+        self._loading.finish(loaded, failure)
+
+    def _run(self, part: int) -> None:
+        self._running.session.run(self._running.prepared, part)
+        if self._checks:
+            self._arrived(self._running.prepared.bounds[part])
+
+    def _arrived(self, numbers: Sequence[int]) -> None:
+        views = self._running.prepared.memory.views(numbers)
+        handed = dict(self._handing.arrive(views))
+        self._handed |= handed
+        self._loading.arrived(handed, sum(self._running.plan.wanted[number].nbytes for number in numbers))
+
+
+def forget_frames(error: BaseException, running: Running | None = None) -> None:
+    """Let go of the memory of a load that failed: the frames of the traceback would hold it as long as the error."""
+    if running:
+        del running.prepared
+    seen: BaseException | None = error
+    while seen is not None:
+        traceback.clear_frames(seen.__traceback__)
+        seen = seen.__cause__ or seen.__context__

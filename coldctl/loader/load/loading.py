@@ -1,0 +1,169 @@
+"""A load that goes on in the background: what is there already, how far it is, and a way to stop it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from coldctl.errors import CancelledError, NotLoadedError
+from coldctl.events import Events
+from coldctl.loader.load.loaded import Loaded
+from coldctl.loader.load.tensors import Tensor
+
+OnTensor = Callable[[str, Tensor], None]
+OnDone = Callable[["Loading"], None]
+
+
+class Progress(NamedTuple):
+    """Bytes of tensors that have arrived, of all that will."""
+
+    done_bytes: int
+    total_bytes: int
+
+
+class Watched(Events):
+    """Passes events on, and stops the load when it is cancelled."""
+
+    def __init__(self, inner: Events) -> None:
+        self._inner = inner
+        self.cancelled = False
+
+    def begin(self, label: str, total_bytes: int) -> None:
+        self._inner.begin(label, total_bytes)
+
+    def advance(self, nbytes: int) -> None:
+        self._inner.advance(nbytes)
+
+    def end(self) -> None:
+        self._inner.end()
+
+    def note(self, message: str) -> None:
+        self._inner.note(message)
+
+    def raise_if_stopped(self) -> None:
+        if self.cancelled:
+            raise CancelledError("the load was cancelled")
+        self._inner.raise_if_stopped()
+
+
+class Loading:
+    """The handle of a load of which the first layers are there and a thread brings the rest.
+
+    `handle[name]` is a tensor whose every byte has arrived (and was checked, where that was asked for), or
+    NotLoadedError: never one that is half there. After a failure or `cancel()` it raises that failure for every name;
+    tensors that were taken before stay good. Any thread may call any method.
+    """
+
+    def __init__(self, names: Iterable[str], total_bytes: int, watched: Watched) -> None:
+        self._names = frozenset(names)
+        self._total_bytes = total_bytes
+        self._watched = watched
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._tensors: dict[str, Tensor] = {}
+        self._done_bytes = 0
+        self._loaded: Loaded | None = None
+        self._failure: BaseException | None = None
+        self._on_tensor: list[OnTensor] = []
+        self._on_done: list[OnDone] = []
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The tensor. Raises KeyError for one that the load does not have, NotLoadedError for one that is to come."""
+        if name not in self._names:
+            raise KeyError(name)
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure
+            if name not in self._tensors:
+                raise NotLoadedError(f"{name} has not arrived")
+            return self._tensors[name]
+
+    def __contains__(self, name: object) -> bool:
+        """Whether the tensor is there already."""
+        with self._lock:
+            return name in self._tensors
+
+    @property
+    def loaded(self) -> dict[str, Tensor]:
+        """The tensors that are there now."""
+        with self._lock:
+            return dict(self._tensors)
+
+    @property
+    def done(self) -> bool:
+        """Whether the load is over, one way or another: `wait` returns or raises at once."""
+        return self._over.is_set()
+
+    @property
+    def progress(self) -> Progress:
+        with self._lock:
+            return Progress(self._done_bytes, self._total_bytes)
+
+    def wait(self, timeout_seconds: float | None = None) -> Loaded:
+        """All tensors, when they have arrived. Raises what the load failed with, CancelledError after `cancel`, and
+        TimeoutError when it is not over by then; the load goes on, and `wait` can be called again."""
+        if not self._over.wait(timeout_seconds):
+            raise TimeoutError(f"the load is not over after {timeout_seconds} s")
+        if self._failure is not None:
+            raise self._failure
+        assert self._loaded is not None
+        return self._loaded
+
+    def cancel(self) -> None:
+        """Stop the load between two chunks, give its memory back, and return when that is done. Harmless when over."""
+        self._watched.cancelled = True
+        self._over.wait()
+
+    def on_tensor(self, callback: OnTensor) -> None:
+        """Call `callback(name, tensor)` for every tensor: at once for those that are there, the others from the thread
+        that brings them, which waits for it. What it raises fails the load."""
+        with self._lock:
+            there = dict(self._tensors)
+            self._on_tensor.append(callback)
+        for name, tensor in there.items():
+            callback(name, tensor)
+
+    def on_done(self, callback: OnDone) -> None:
+        """Call `callback(handle)` when the load is over, from the thread that did it; at once when it is already."""
+        with self._lock:
+            if not self._over.is_set():
+                self._on_done.append(callback)
+                return
+        callback(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Waits for the load; cancels it when the block failed."""
+        if error is not None:
+            self.cancel()
+        else:
+            self.wait()
+
+    def arrived(self, tensors: dict[str, Tensor], nbytes: int) -> None:
+        """Called by the load: these are there."""
+        with self._lock:
+            self._tensors |= tensors
+            self._done_bytes += nbytes
+            callbacks = list(self._on_tensor)
+        for callback in callbacks:
+            for name, tensor in tensors.items():
+                callback(name, tensor)
+
+    def finish(self, loaded: Loaded | None, failure: BaseException | None) -> None:
+        """Called by the load, once: it is over."""
+        with self._lock:
+            self._loaded, self._failure = loaded, failure
+            if failure is not None:
+                self._tensors.clear()
+            self._over.set()
+            callbacks = list(self._on_done)
+            self._on_tensor.clear()
+            self._on_done.clear()
+        for callback in callbacks:
+            callback(self)

@@ -1,0 +1,73 @@
+"""What tensors are views of: an arena, memory of their own, or mapped files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from coldctl.loader.load.mapped import Mapping as MappedFile
+from coldctl.loader.load.place import Placed, Placement
+from coldctl.loader.load.tensors import Tensor, numpy_views, torch_views
+from coldctl.loader.load.wanted import Wanted
+
+
+class Memory(Protocol):
+    """The tensors of one batch, by their numbers."""
+
+    def views(self, numbers: Iterable[int]) -> dict[str, Tensor]:
+        """Those tensors, by name, in the order of `numbers`."""
+
+
+def views_of(memory: Any, placed: Iterable[Placed], *, numpy: bool) -> dict[str, Tensor]:
+    """Views on `memory`: a uint8 numpy array, of which torch tensors can be made too, or a torch tensor."""
+    if numpy:
+        return numpy_views(memory, placed)
+    if not hasattr(memory, "device") or not hasattr(memory, "data_ptr"):
+        import torch
+
+        memory = torch.from_numpy(memory)
+    return torch_views(memory, placed)
+
+
+class ArenaMemory:
+    """One arena for all."""
+
+    def __init__(self, arena: Any, placement: Placement, *, numpy: bool) -> None:
+        self._arena = arena
+        self._placed = list(placement.placed)
+        self._numpy = numpy
+
+    def views(self, numbers: Iterable[int]) -> dict[str, Tensor]:
+        return views_of(self._arena, (self._placed[number] for number in numbers), numpy=self._numpy)
+
+
+class OwnMemory:
+    """Memory of its own for each."""
+
+    def __init__(self, memory: Mapping[int, Any], wanted: Sequence[Wanted], *, numpy: bool) -> None:
+        self._memory = memory
+        self._wanted = wanted
+        self._numpy = numpy
+
+    def views(self, numbers: Iterable[int]) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        for number in numbers:
+            found |= views_of(self._memory[number], [Placed(self._wanted[number], 0)], numpy=self._numpy)
+        return found
+
+
+class MappedMemory:
+    """The mapped files themselves, by the identity of their source."""
+
+    def __init__(self, maps: Mapping[int, MappedFile], wanted: Sequence[Wanted], *, numpy: bool) -> None:
+        self._bytes = {key: each.numpy_bytes() if numpy else each.torch_bytes() for key, each in maps.items()}
+        self._wanted = wanted
+        self._numpy = numpy
+
+    def views(self, numbers: Iterable[int]) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        for number in numbers:
+            wanted = self._wanted[number]
+            placed = [Placed(wanted, wanted.offset_bytes)]
+            found |= views_of(self._bytes[id(wanted.source)], placed, numpy=self._numpy)
+        return found

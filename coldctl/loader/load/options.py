@@ -1,0 +1,146 @@
+"""What a load can be asked for, and which of it makes sense together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Literal, TypedDict, get_args
+
+from coldctl.errors import UsageError
+from coldctl.events import NULL, Events
+from coldctl.loader.load.transform import Transform
+from coldctl.loader.order import ORDERS, Order
+from coldctl.units import MIB
+
+Alloc = Literal["arena", "per-tensor", "map"]
+HostMode = Literal["auto", "buffered", "direct"]
+DeviceMode = Literal["auto", "ring", "direct", "mapped", "per-tensor", "gds"]
+Mode = Literal["auto", "buffered", "direct", "ring", "mapped", "per-tensor", "gds"]
+Framework = Literal["auto", "torch", "numpy"]
+Part = tuple[int, int]
+"""(i, n): the ith of n, from 0."""
+
+_LEAST_CHUNK_BYTES = 1 * MIB
+_LEAST_SLOTS = 2
+
+
+class LoadOptions(TypedDict, total=False):
+    """The options of `load` and `stream`; `Settings` has their defaults and meaning."""
+
+    order: Order
+    alloc: Alloc
+    mode: Mode
+    framework: Framework
+    names: Iterable[str] | None
+    edges_last: bool
+    lanes: bool
+    tp: Part | None
+    stage: Part | None
+    experts: Part | None
+    verify: bool
+    exact: bool
+    transform: Transform | None
+    chunk_bytes: int
+    ring_bytes: int
+    deadline_seconds: float
+    bus_threshold: float
+    events: Events
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The options of one load.
+
+    - `order`: `file` (by offset), `name`, `layers` or `attention-first`; which bytes are read first, and the order of
+      the names in the result.
+    - `alloc`: `arena` is one allocation that all tensors are views of; `per-tensor` one for each, as plain loaders do
+      it; `map` (host only) none: read-only views of the mapped files. Writing to such a torch tensor, or reading one
+      when the file has shrunk, kills the process.
+    - `mode`: how bytes come. On the host `buffered` (through the page cache), `direct` (O_DIRECT, ends buffered) or
+      `auto`: for each range by what is resident, and for what is not by measuring which is faster. On a GPU `ring`
+      (buffered into pinned slots), `direct` (O_DIRECT into them), `mapped` (registered windows on the files),
+      `per-tensor` (plain copies, the baseline), `gds`, or `auto`: the ring, each range read either way as on the host,
+      and plain copies for the rest when the bus stays slow.
+    - `framework`: `torch` or `numpy` tensors; `auto` is torch where it is installed. On a GPU always torch.
+    - `names`: only these tensors, and None all. Fillers are never loaded.
+    - `edges_last`: embedding and head come after all else.
+    - `lanes` (modes ring, direct and auto on a GPU): q, k, v and all else on four streams.
+    - `tp`, `stage`, `experts`: the share of one of several devices, as `coldctl.loader.load.share` defines it.
+    - `verify`: recompute block sums in memory, and compare them with the manifest or else with the files; `exact`:
+      compare every byte with the files.
+    - `transform`: see `coldctl.loader.load.transform`.
+    - `chunk_bytes`, `ring_bytes`: the size of a pinned slot and of all of them.
+    - `deadline_seconds`: how long a copy to a device may take before the load fails.
+    - `bus_threshold`: the share of the calibrated rate of the bus under which mode auto falls back to plain copies.
+    - `events`: progress, and a way to stop (`coldctl.events`).
+    """
+
+    order: Order = "file"
+    alloc: Alloc = "arena"
+    mode: Mode = "auto"
+    framework: Framework = "auto"
+    names: Iterable[str] | None = None
+    edges_last: bool = False
+    lanes: bool = False
+    tp: Part | None = None
+    stage: Part | None = None
+    experts: Part | None = None
+    verify: bool = False
+    exact: bool = False
+    transform: Transform | None = None
+    chunk_bytes: int = 8 * MIB
+    ring_bytes: int = 128 * MIB
+    deadline_seconds: float = 60.0
+    bus_threshold: float = 0.5
+    events: Events = NULL
+
+    @property
+    def slots(self) -> int:
+        return self.ring_bytes // self.chunk_bytes
+
+    def check(self, *, on_device: bool) -> None:
+        """Raise UsageError for options that do not exist, or that make no sense together."""
+        modes = get_args(DeviceMode if on_device else HostMode)
+        _one_of("order", self.order, ORDERS)
+        _one_of("alloc", self.alloc, get_args(Alloc))
+        _one_of(f"mode {'for a device' if on_device else 'for the host'}", self.mode, modes)
+        _one_of("framework", self.framework, get_args(Framework))
+        if on_device:
+            self._check_device()
+        elif self.lanes:
+            raise UsageError("lanes are streams of a device, and the host has none")
+        if self.alloc == "map" and (self.mode != "auto" or self.tp is not None):
+            raise UsageError(
+                'alloc="map" reads nothing, so it takes no mode, and no tp, which gathers', hint="use arena"
+            )
+        if self.chunk_bytes < _LEAST_CHUNK_BYTES or self.chunk_bytes % _LEAST_CHUNK_BYTES:
+            raise UsageError(f"chunk_bytes is {self.chunk_bytes}, expected whole MiB, 1 or more")
+        if self.slots < _LEAST_SLOTS:
+            raise UsageError(f"ring_bytes is {self.ring_bytes}, expected at least two chunks of {self.chunk_bytes}")
+        if not self.deadline_seconds > 0 or not 0 <= self.bus_threshold <= 1:
+            raise UsageError("deadline_seconds must be over 0, and bus_threshold from 0 to 1")
+
+    def _check_device(self) -> None:
+        if self.framework == "numpy":
+            raise UsageError("numpy has no tensors on a device", hint='use framework "torch"')
+        if self.alloc == "map":
+            raise UsageError('alloc="map" is for the host', hint='mode="mapped" copies from the mapped files')
+        if self.alloc == "per-tensor" and self.mode not in ("auto", "per-tensor"):
+            raise UsageError(
+                f'mode "{self.mode}" fills one arena', hint='alloc="per-tensor" goes with mode "per-tensor"'
+            )
+        if self.lanes and (self.mode not in ("auto", "ring", "direct") or self.alloc == "per-tensor"):
+            raise UsageError(f'mode "{self.mode}" has one stream', hint="lanes go with modes auto, ring and direct")
+
+
+def settings_of(options: LoadOptions) -> Settings:
+    """Raises UsageError for an option that does not exist."""
+    known = {each.name for each in fields(Settings)}
+    if unknown := sorted(set(options) - known):
+        raise UsageError(f"no such option: {', '.join(unknown)}", hint=f"one of {', '.join(sorted(known))}")
+    return Settings(**options)
+
+
+def _one_of(what: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise UsageError(f"no such {what}: {value!r}", hint=f"one of {', '.join(choices)}")

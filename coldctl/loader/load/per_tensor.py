@@ -1,0 +1,70 @@
+"""Every tensor in memory of its own, one after the other, as plain loaders do it: a baseline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from coldctl.errors import ColdctlError, OutOfMemoryError
+from coldctl.events import Events
+from coldctl.loader.device.protocol import Device
+from coldctl.loader.load.batch import Batch
+from coldctl.loader.load.engine import Reads
+from coldctl.loader.load.fill import Filler
+from coldctl.loader.load.route import Routes
+from coldctl.loader.load.transfers import Transfer
+from coldctl.loader.load.wanted import Wanted
+
+
+class PerTensorEngine:
+    """`memory[n]` holds tensor n of the plan: a uint8 numpy array, or device memory where there is a `device`."""
+
+    def __init__(self, device: Device | None, routes: Routes, events: Events) -> None:
+        self.reads = Reads()
+        self.memory: dict[int, Any] = {}
+        self._device = device
+        self._routes = routes
+        self._events = events
+
+    def run(self, batch: Batch) -> None:
+        """Read each tensor whole: there is one transfer for each (`transfers.alone`), and no arena."""
+        self.reads.streams = 1
+        with Filler(self._routes, batch.wanted) as filler:
+            for transfer in batch.transfers:
+                self._events.raise_if_stopped()
+                try:
+                    self._one(filler, transfer, batch.wanted[transfer.first])
+                except ColdctlError as error:
+                    error.locate(stage="allocate", file=transfer.source.name, tensor=transfer.name)
+                    raise
+                batch.arrivals.done(transfer)
+                self._events.advance(transfer.nbytes)
+            self.reads.add(filler, [])
+
+    def _one(self, filler: Filler, transfer: Transfer, wanted: Wanted) -> None:
+        host = _host_memory(transfer)
+        if self._device is None:
+            filler.fill(transfer, memoryview(host))
+            self.memory[transfer.first] = host
+            return
+        import torch
+
+        to = self._device.allocate_like(wanted.dtype, wanted.shape)
+        filler.fill(transfer, memoryview(host))
+        try:
+            self._device.copy_plainly(to, torch.from_numpy(host))
+        except ColdctlError as error:
+            error.locate(stage="h2d", file=transfer.source.name, tensor=transfer.name)
+            raise
+        self.memory[transfer.first] = to
+
+    def close(self) -> None:
+        self.memory.clear()
+
+
+def _host_memory(transfer: Transfer) -> Any:
+    try:
+        return np.empty(transfer.nbytes, dtype=np.uint8)
+    except MemoryError as error:
+        raise OutOfMemoryError(f"cannot get {transfer.nbytes} bytes of host memory for one tensor") from error

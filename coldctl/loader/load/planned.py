@@ -1,0 +1,69 @@
+"""Which tensors are loaded, in which order, and how many of them come first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from coldctl.errors import InputError, UsageError
+from coldctl.loader import plan
+from coldctl.loader.format.checkpoint import Checkpoint
+from coldctl.loader.format.header import Tensor
+from coldctl.loader.format.layout import is_filler
+from coldctl.loader.load.options import Settings
+from coldctl.loader.load.share import share
+from coldctl.loader.load.wanted import Wanted, whole
+from coldctl.loader.order import Layers
+from coldctl.loader.roles import is_edge
+from coldctl.loader.source import Source
+
+Pairs = Sequence[tuple[Source, Tensor]]
+
+
+class Planned(NamedTuple):
+    """`wanted` in the order in which they are loaded; the first `first` of them are those of the first layers."""
+
+    wanted: Sequence[Wanted]
+    first: int
+    replicated: tuple[str, ...]
+
+
+def planned(checkpoint: Checkpoint, settings: Settings, layers: Layers | None, first_layers: int | None) -> Planned:
+    """The plan. `layers` are needed only for `first_layers`, which is how many of them come first, after what is
+    before all layers.
+
+    Raises UsageError for options that make no sense for this checkpoint, and InputError for a name that it has not.
+    """
+    ordered = [
+        (shard.source, tensor)
+        for shard, tensor in plan.ordered_tensors(checkpoint, settings.order)
+        if not is_filler(tensor)
+    ]
+    if settings.edges_last:
+        ordered.sort(key=lambda pair: is_edge(pair[1].name))
+    if first_layers is not None and layers is not None:
+        if first_layers < 0:
+            raise UsageError(f"first_layers is {first_layers}, expected 0 or more")
+        ordered.sort(key=lambda pair: layers.position(pair[1].name) >= first_layers)
+    wanted, replicated = _shared(ordered, settings)
+    if settings.names is not None:
+        wanted = _named(wanted, settings.names)
+    first = 0
+    if first_layers is not None and layers is not None:
+        first = sum(layers.position(each.name) < first_layers for each in wanted)
+    return Planned(wanted, first, replicated)
+
+
+def _shared(ordered: Pairs, settings: Settings) -> tuple[Sequence[Wanted], tuple[str, ...]]:
+    if settings.tp is None and settings.stage is None and settings.experts is None:
+        return [whole(source, tensor) for source, tensor in ordered], ()
+    return share(ordered, tp=settings.tp, stage=settings.stage, experts=settings.experts)
+
+
+def _named(wanted: Iterable[Wanted], names: Iterable[str]) -> list[Wanted]:
+    asked = set(names)
+    found = [each for each in wanted if each.name in asked]
+    if missing := asked - {each.name for each in found}:
+        some = ", ".join(sorted(missing)[:3])
+        raise InputError(f"{len(missing)} of the tensors that were asked for are not there: {some}")
+    return found

@@ -1,0 +1,145 @@
+"""What is said of a load when it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coldctl.loader.device.copies import Copies
+from coldctl.loader.device.gds_engine import GdsEngine
+from coldctl.loader.device.mapped_engine import MappedEngine
+from coldctl.loader.device.ring_engine import RingEngine
+from coldctl.loader.load.mapping_engine import MappingEngine
+from coldctl.loader.load.per_tensor import PerTensorEngine
+from coldctl.loader.load.session import Session
+from coldctl.results import CopyFacts, IntegrityFacts, LoadReport, RingFacts
+
+
+class Outcome(NamedTuple):
+    """What a report needs beside the session: the tensors of the plan, when each came, and how long it all took."""
+
+    tensors: int
+    nbytes: int
+    arrival_seconds: NDArray[np.float64]
+    attention: Mapping[int, int]
+    replicated: tuple[str, ...]
+    seconds: float
+    first_layers_seconds: float | None
+
+
+def report_of(session: Session, outcome: Outcome) -> LoadReport:
+    """The report of a load that is over."""
+    engine, settings = session.engine, session.settings
+    mode, reason = _path(session)
+    copies = _copies(session)
+    return LoadReport(
+        device=session.device.name if session.device else "cpu",
+        mode=mode,
+        reason=reason,
+        alloc=_alloc(session),
+        order=settings.order,
+        tensors=outcome.tensors,
+        bytes=outcome.nbytes,
+        arena_bytes=session.arena_bytes,
+        read_bytes=engine.reads.read_bytes,
+        direct_bytes=engine.reads.direct_bytes,
+        gds_bytes=engine.gds_bytes if isinstance(engine, GdsEngine) else 0,
+        streams=engine.reads.streams,
+        seconds=outcome.seconds,
+        first_layers_seconds=outcome.first_layers_seconds,
+        attention_ready_seconds=_attention_ready(session, outcome),
+        replicated=outcome.replicated,
+        stages=session.stages.results(),
+        ring=_ring(engine) if isinstance(engine, RingEngine) else None,
+        copies=copies,
+        integrity=_integrity(session.integrity),
+        notes=tuple(_notes(session, copies)),
+    )
+
+
+def _path(session: Session) -> tuple[str, str]:
+    """The mode that was taken, and why."""
+    engine, asked = session.engine, session.settings.mode
+    if isinstance(engine, PerTensorEngine):
+        return "per-tensor", "as asked for"
+    if isinstance(engine, MappingEngine):
+        return "map", "as asked for"
+    if asked != "auto":
+        return asked, "as asked for"
+    direct, read = engine.reads.direct_bytes, engine.reads.read_bytes
+    through = "ring" if isinstance(engine, RingEngine) else "buffered"
+    if direct == 0:
+        return through, f"auto: {session.routes.why_buffered}"
+    if 2 * direct >= read:
+        return "direct", "auto: most was not in the page cache, and direct reads were not slower"
+    return through, "auto: most was in the page cache, the rest was read directly"
+
+
+def _alloc(session: Session) -> str:
+    if isinstance(session.engine, PerTensorEngine):
+        return "per-tensor"
+    return "map" if isinstance(session.engine, MappingEngine) else "arena"
+
+
+def _copies(session: Session) -> CopyFacts | None:
+    engine = session.engine
+    if not isinstance(engine, RingEngine | MappedEngine):
+        return None
+    copies: Copies = engine.copies
+    lanes = session.settings.lanes
+    bus = engine.bus if isinstance(engine, RingEngine) else None
+    seconds = copies.seconds
+    return CopyFacts(
+        streams=copies.lanes,
+        bytes=copies.bytes,
+        seconds=seconds,
+        bytes_per_second=copies.bytes / seconds if seconds else None,
+        calibrated_bytes_per_second=bus.calibrated_bytes_per_second if bus else None,
+        plain_bytes=copies.plain_bytes,
+        fallback=bus.complaint if bus else None,
+        overlap_share=copies.overlap_share if lanes else None,
+    )
+
+
+def _ring(engine: RingEngine) -> RingFacts:
+    ring = engine.ring
+    return RingFacts(ring.slots, ring.slot_bytes, ring.how, ring.halvings)
+
+
+def _attention_ready(session: Session, outcome: Outcome) -> tuple[float, ...]:
+    """Seconds from the load's beginning, layer by layer: by the events of the lanes, or by the tensors' arrivals."""
+    engine, begun_seconds = session.engine, session.stages.begun_seconds
+    ready: dict[int, float] = {}
+    for number, layer in outcome.attention.items():
+        ready[layer] = max(ready.get(layer, 0.0), float(outcome.arrival_seconds[number]) - begun_seconds)
+    if isinstance(engine, RingEngine):
+        copies = engine.copies
+        for layer, event in engine.marks.ready.items():
+            ready[layer] = copies.begun_seconds - begun_seconds + copies.since_base(event)
+    return tuple(ready[layer] for layer in sorted(ready))
+
+
+def _integrity(facts: Sequence[IntegrityFacts]) -> IntegrityFacts | None:
+    if not facts:
+        return None
+    return IntegrityFacts(
+        sum(each.manifest_tensors for each in facts),
+        sum(each.file_tensors for each in facts),
+        facts[0].exact,
+        sum(each.seconds for each in facts),
+    )
+
+
+def _notes(session: Session, copies: CopyFacts | None) -> list[str]:
+    notes = list(session.notes)
+    engine = session.engine
+    if isinstance(engine, RingEngine) and engine.ring.halvings:
+        notes.append(f"pinned memory was short, so the ring was halved {engine.ring.halvings} times")
+    if copies and copies.fallback:
+        notes.append(copies.fallback)
+    if session.settings.lanes and session.device and session.device.lanes_help is False:
+        notes.append("this device copies one way at a time: lanes order the copies, and add no bandwidth")
+    return notes

@@ -1,0 +1,159 @@
+"""Through the page cache or past it: chosen for every range by what is resident, and for what is not by measuring.
+
+Bytes that are in the page cache are copied from there. What is cold can be read with O_DIRECT, which saves a copy and
+leaves the cache as it was, or through the cache, where read-ahead (the host's too, under a virtual machine) may be
+faster. So the first cold ranges go either way in turn, and the rest the faster one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Literal
+
+from coldctl.errors import ColdctlError, EnvironmentLacksError
+from coldctl.loader.host.mounts import filesystem_of, is_network
+from coldctl.loader.pages.residency import mincore_is_true
+from coldctl.loader.regular import opened
+from coldctl.loader.source import LocalFile, Source
+from coldctl.loader.syscalls import PAGE_BYTES, map_read_only, mincore, unmap
+
+Way = Literal["buffered", "direct"]
+Io = Literal["auto", "buffered", "direct"]
+
+_SAMPLES = 8
+_TRIALS_EACH = 4
+_WINS_BY = 1.1
+
+
+class Routes:
+    """The way for every range of any number of files. Any thread may ask.
+
+    `io` is `auto`, or the one way for all (`direct` still reads buffered what is not whole pages). Closed, it gives its
+    mappings back; they are only asked about, never touched.
+    """
+
+    def __init__(self, io: Io) -> None:
+        self._io = io
+        self._lock = threading.Lock()
+        self._maps: dict[int, _Residents | None] = {}
+        self._trial = _Trial()
+
+    def way(self, source: Source, offset_bytes: int, nbytes: int) -> tuple[Way, bool]:
+        """How to read the range, and whether the answer counts as a trial: then tell `record`."""
+        if self._io != "auto":
+            return self._io, False
+        residents = self._residents(source)
+        if residents is None or residents.mostly(offset_bytes, nbytes):
+            return "buffered", False
+        return self._trial.way(), True
+
+    def record(self, way: Way, nbytes: int, seconds: float) -> None:
+        self._trial.record(way, nbytes, seconds)
+
+    @property
+    def why_buffered(self) -> str:
+        """Why `auto` sent nothing, or no more, past the page cache."""
+        if self._trial.tried:
+            return "cold ranges came faster through the page cache"
+        if any(residents is None for residents in self._maps.values()):
+            return "the filesystem takes no direct reads, or the kernel does not tell what is resident"
+        return "most was in the page cache"
+
+    def refuse_direct(self, source: Source, why: ColdctlError) -> None:
+        """The filesystem of `source` takes no direct reads after all. Raises where nothing else was allowed."""
+        if self._io == "direct":
+            hint = "use mode auto, which reads through the page cache there"
+            raise EnvironmentLacksError(f"{source.name} cannot be read with O_DIRECT", hint=hint) from why
+        with self._lock:
+            if residents := self._maps.get(id(source)):
+                residents.close()
+            self._maps[id(source)] = None
+
+    def _residents(self, source: Source) -> _Residents | None:
+        with self._lock:
+            if id(source) not in self._maps:
+                self._maps[id(source)] = _residents_of(source)
+            return self._maps[id(source)]
+
+    def close(self) -> None:
+        with self._lock:
+            for residents in self._maps.values():
+                if residents:
+                    residents.close()
+            self._maps.clear()
+
+
+def _residents_of(source: Source) -> _Residents | None:
+    """None where direct reads are out of the question, or where the kernel would not tell what is resident."""
+    if not isinstance(source, LocalFile) or not source.size_bytes:
+        return None
+    try:
+        if is_network(filesystem_of(source.path)):
+            return None
+        with opened(source.path) as (fd, status):
+            return _Residents(fd, status.st_size) if mincore_is_true(source.path, status) else None
+    except OSError:
+        return None
+
+
+class _Residents:
+    """A file's pages, looked at through a mapping that nobody touches; a few of each range, since that takes time."""
+
+    def __init__(self, fd: int, size_bytes: int) -> None:
+        self._size_bytes = size_bytes
+        self._address: int | None = map_read_only(fd, 0, size_bytes)
+        self._lock = threading.Lock()
+
+    def mostly(self, offset_bytes: int, nbytes: int) -> bool:
+        """Whether more than half of the sampled pages of the range are in the page cache. False once closed."""
+        first, end = offset_bytes // PAGE_BYTES, -(-(offset_bytes + nbytes) // PAGE_BYTES)
+        step = max((end - first) // _SAMPLES, 1)
+        pages = range(first + step // 2, end, step)
+        answer = ctypes.create_string_buffer(1)
+        resident = 0
+        with self._lock:
+            if self._address is None:
+                return False
+            for page in pages:
+                mincore(self._address + page * PAGE_BYTES, PAGE_BYTES, answer)
+                resident += answer.raw[0] & 1
+        return 2 * resident > len(pages)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._address is not None:
+                unmap(self._address, self._size_bytes)
+                self._address = None
+
+
+class _Trial:
+    """Which way cold ranges come faster, found by sending the first eight either way in turn."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sent = 0
+        self._bytes: dict[Way, int] = {"direct": 0, "buffered": 0}
+        self._seconds: dict[Way, float] = {"direct": 0.0, "buffered": 0.0}
+        self._known = 0
+
+    @property
+    def tried(self) -> bool:
+        return self._known > 0
+
+    def way(self) -> Way:
+        with self._lock:
+            self._sent += 1
+            if self._known < 2 * _TRIALS_EACH:
+                return "direct" if self._sent % 2 else "buffered"
+            return "buffered" if self._rate("buffered") > self._rate("direct") * _WINS_BY else "direct"
+
+    def record(self, way: Way, nbytes: int, seconds: float) -> None:
+        with self._lock:
+            if self._known < 2 * _TRIALS_EACH:
+                self._known += 1
+                self._bytes[way] += nbytes
+                self._seconds[way] += seconds
+
+    def _rate(self, way: Way) -> float:
+        return self._bytes[way] / self._seconds[way] if self._seconds[way] else 0.0

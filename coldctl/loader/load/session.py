@@ -1,0 +1,193 @@
+"""One load on one device: a plan made into batches, each placed, allocated, filled, checked and viewed.
+
+A whole load is one batch in one or two parts (`first_layers`); a stream is many batches on the same engine.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from coldctl.errors import ColdctlError
+from coldctl.loader.device.mapped_engine import MappedEngine
+from coldctl.loader.device.protocol import Device
+from coldctl.loader.device.ring_engine import RingEngine
+from coldctl.loader.load import host
+from coldctl.loader.load.arrivals import Arrivals
+from coldctl.loader.load.batch import Batch
+from coldctl.loader.load.choice import LANES, choose, io_of
+from coldctl.loader.load.engine import Engine
+from coldctl.loader.load.integrity import Expected, check
+from coldctl.loader.load.mapping_engine import MappingEngine
+from coldctl.loader.load.memory import ArenaMemory, MappedMemory, Memory, OwnMemory
+from coldctl.loader.load.options import Settings
+from coldctl.loader.load.per_tensor import PerTensorEngine
+from coldctl.loader.load.place import Placed, Placement, place
+from coldctl.loader.load.route import Routes
+from coldctl.loader.load.stages import Stages
+from coldctl.loader.load.tensors import resolve_framework
+from coldctl.loader.load.transfers import Transfer, alone, transfers
+from coldctl.loader.load.wanted import Wanted
+from coldctl.loader.order import Layers
+from coldctl.loader.roles import lane_of
+from coldctl.results import IntegrityFacts
+
+
+class Prepared(NamedTuple):
+    """A batch with its memory, its transfers cut into `parts` that can be run one after the other."""
+
+    batch: Batch
+    memory: Memory
+    placement: Placement
+    parts: tuple[Sequence[Transfer], ...]
+    bounds: tuple[range, ...]
+
+
+class Session:
+    """An engine on a device, for as many batches as are asked for. `expected` are the manifest's block sums.
+
+    Raises what `choose` raises; closed, it holds no memory but that of the tensors that were handed out.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        device: Device | None,
+        layers: Callable[[], Layers],
+        expected: Callable[[], Expected],
+    ) -> None:
+        self.stages = Stages()
+        self.notes: list[str] = []
+        self.arena_bytes = 0
+        self.integrity: list[IntegrityFacts] = []
+        self.settings = settings
+        self.device = device
+        self.numpy = device is None and resolve_framework(settings.framework) == "numpy"
+        self._layers = layers
+        self._expected = expected
+        self.routes = Routes(io_of(settings))
+        with self.stages.timed("pin" if device else "plan"):
+            self.engine: Engine
+            self.engine, self._chunk_bytes = choose(settings, device, self.routes, settings.events)
+
+    def prepare(self, wanted: Sequence[Wanted], first: int = 0) -> Prepared:
+        """A batch of `wanted`, in one part, or in two where `first` of them come before the rest."""
+        with self.stages.timed("plan"):
+            bounds = tuple(part for part in (range(first), range(first, len(wanted))) if part)
+            if isinstance(self.engine, MappingEngine):
+                self._map_or_read(wanted)
+            lanes = [LANES.index(lane_of(each.name)) for each in wanted] if self.settings.lanes else None
+            own = isinstance(self.engine, PerTensorEngine)
+            placement = Placement(wanted, [0] * len(wanted), 0, ()) if own else place(wanted)
+            parts = self._cut(placement, bounds, lanes, own=own)
+        arena = self._allocate(placement)
+        arrivals = Arrivals(len(wanted), [each for part in parts for each in part])
+        batch = Batch(wanted, arena, (), arrivals, lanes, self._attention(wanted))
+        return Prepared(batch, self._memory(placement, arena), placement, parts, bounds)
+
+    def _map_or_read(self, wanted: Sequence[Wanted]) -> None:
+        """Map the files; where the process has no addresses left, or they cannot be mapped, read them instead."""
+        engine = self.engine
+        assert isinstance(engine, MappingEngine)
+        try:
+            engine.map(wanted)
+        except OSError as error:
+            if error.errno not in (errno.ENOMEM, errno.ENODEV):
+                raise
+            engine.close()
+            self.notes.append(f"the files could not be mapped ({error.strerror}), so they were read")
+            self.engine, self._chunk_bytes = host.HostEngine(self.routes, self.settings.events), host.CHUNK_BYTES
+
+    def _cut(
+        self, placement: Placement, bounds: Sequence[range], lanes: Sequence[int] | None, *, own: bool
+    ) -> tuple[Sequence[Transfer], ...]:
+        if own:
+            return tuple([alone(placement.wanted[number], number) for number in part] for part in bounds)
+        starts = {part.start for part in bounds}
+        if lanes:
+            starts |= {number for number in range(1, len(lanes)) if lanes[number] != lanes[number - 1]}
+        cut = list(transfers(placement, self._chunk_bytes, sorted(starts)))
+        return tuple([each for each in cut if each.first in part] for part in bounds)
+
+    def _attention(self, wanted: Sequence[Wanted]) -> dict[int, int]:
+        """The layer of each attention tensor by its number: needed for events between lanes, and dear for 90,000."""
+        if not self.settings.lanes:
+            return {}
+        layers = self._layers()
+        return {n: layers.position(each.name) for n, each in enumerate(wanted) if layers.is_attention(each.name)}
+
+    def _allocate(self, placement: Placement) -> Any:
+        nbytes = placement.arena_bytes
+        if isinstance(self.engine, PerTensorEngine | MappingEngine):
+            return None
+        with self.stages.timed("allocate", nbytes):
+            try:
+                arena = self.device.allocate(nbytes) if self.device else host.allocate(nbytes)
+            except ColdctlError as error:
+                error.locate(stage="allocate")
+                raise
+        self.arena_bytes += nbytes
+        return arena
+
+    def _memory(self, placement: Placement, arena: Any) -> Memory:
+        wanted = placement.wanted
+        if isinstance(self.engine, PerTensorEngine):
+            self.engine.memory = {}
+            return OwnMemory(self.engine.memory, wanted, numpy=self.numpy)
+        if isinstance(self.engine, MappingEngine):
+            return MappedMemory(self.engine.maps, wanted, numpy=self.numpy)
+        return ArenaMemory(arena, placement, numpy=self.numpy)
+
+    def run(self, prepared: Prepared, part: int) -> None:
+        """Load one part, and check it where that was asked for."""
+        nbytes = sum(each.nbytes for each in prepared.parts[part])
+        self.settings.events.begin("loading", nbytes)
+        self.engine.run(prepared.batch._replace(transfers=prepared.parts[part]))
+        self.settings.events.end()
+        if self.settings.verify or self.settings.exact:
+            with self.stages.timed("verify", nbytes):
+                self._check(prepared, prepared.bounds[part])
+
+    def _check(self, prepared: Prepared, numbers: range) -> None:
+        expected = self._expected()
+        for memory, placed in self._checkable(prepared, numbers):
+            facts = check(
+                placed,
+                memory,
+                expected=expected,
+                device=self.device,
+                exact=self.settings.exact,
+                events=self.settings.events,
+            )
+            self.integrity.append(facts)
+
+    def _checkable(self, prepared: Prepared, numbers: range) -> Iterable[tuple[Any, list[Placed]]]:
+        """Each memory with what stands in it: tensors of one mapped file, or all of an arena."""
+        wanted, arena = prepared.batch.wanted, prepared.batch.arena
+        if isinstance(self.engine, PerTensorEngine):
+            for number in numbers:
+                yield self.engine.memory[number], [Placed(wanted[number], 0)]
+        elif isinstance(self.engine, MappingEngine):
+            for key, mapping in self.engine.maps.items():
+                among = [wanted[number] for number in numbers if id(wanted[number].source) == key]
+                yield mapping.numpy_bytes(), [Placed(each, each.offset_bytes) for each in among]
+        else:
+            memory = np.asarray(arena) if self.device is None else arena
+            yield memory, [Placed(wanted[number], prepared.placement.at_bytes[number]) for number in numbers]
+
+    def finish(self) -> None:
+        """Add what the engine did to the stages."""
+        reads = self.engine.reads
+        self.stages.add("read", reads.intervals, reads.read_bytes)
+        if isinstance(self.engine, RingEngine | MappedEngine):
+            copies = self.engine.copies
+            begun_seconds = copies.begun_seconds
+            moved = [(begun_seconds + begin, begun_seconds + end) for begin, end in copies.intervals]
+            self.stages.add("h2d", moved, copies.bytes)
+
+    def close(self) -> None:
+        self.engine.close()
+        self.routes.close()

@@ -1,0 +1,62 @@
+"""One checkpoint on several devices at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+from coldctl.errors import CancelledError, UsageError
+from coldctl.loader.device.protocol import Device
+from coldctl.loader.load.load import Load
+from coldctl.loader.load.loaded import Loaded
+from coldctl.loader.load.loading import Watched
+from coldctl.loader.load.options import Part, Settings
+
+Split = Literal["tp", "stage", "experts"]
+
+
+def load_each(load: Load, settings: Settings, devices: Sequence[Device | None], split: Split | None) -> list[Loaded]:
+    """What each device loaded, in their order: with `split` its share, read by nobody else, and else everything.
+
+    All load at the same time, each through a ring of its own. When one fails the others are stopped, and its error is
+    raised when all have given their memory back.
+    """
+    if not devices:
+        raise UsageError("devices is empty, expected one at least")
+    watched = Watched(settings.events)
+    parts = [_part(replace(settings, events=watched), split, (i, len(devices))) for i in range(len(devices))]
+    loaded: list[Loaded | None] = [None] * len(devices)
+    failures: list[BaseException] = []
+
+    def one(index: int) -> None:
+        try:
+            loaded[index] = load.whole(parts[index], devices[index])
+        except BaseException as error:  # carried to the caller's thread
+            failures.append(error)
+            watched.cancelled = True
+
+    threads = [
+        threading.Thread(target=one, args=(index,), name=f"coldctl-device-{index}") for index in range(len(devices))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        loaded.clear()
+        raise next((each for each in failures if not isinstance(each, CancelledError)), failures[0])
+    return [each for each in loaded if each is not None]
+
+
+def _part(settings: Settings, split: Split | None, part: Part) -> Settings:
+    if split is None:
+        return settings
+    if split == "tp":
+        return replace(settings, tp=part)
+    if split == "stage":
+        return replace(settings, stage=part)
+    if split == "experts":
+        return replace(settings, experts=part)
+    raise UsageError(f"no such split: {split!r}", hint="one of tp, stage, experts")

@@ -1,0 +1,83 @@
+"""Tensors as they arrive, in their order, in a bounded amount of memory.
+
+The plan is cut into batches, each with memory of its own that is gone when its tensors are. A thread loads one batch
+while the caller works on another, and no more than one waits between them.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+
+from coldctl.loader.load.handing import Handing
+from coldctl.loader.load.loading import Watched
+from coldctl.loader.load.session import Session
+from coldctl.loader.load.tensors import Tensor
+from coldctl.loader.load.wanted import Wanted
+from coldctl.units import MIB
+
+_FIRST_BATCH_BYTES = 32 * MIB
+_BATCH_BYTES = 256 * MIB
+_LOOK_SECONDS = 0.1
+
+_Item = dict[str, Tensor] | BaseException | None
+"""The tensors of a batch, what stopped the load, or its end."""
+
+
+def batches(wanted: Sequence[Wanted]) -> Iterator[Sequence[Wanted]]:
+    """The plan in its order: the first batch small, so that the first tensor comes soon, each next one twice as large
+    up to 256 MiB. A larger tensor is a batch of its own."""
+    first, nbytes, limit_bytes = 0, 0, _FIRST_BATCH_BYTES
+    for number, each in enumerate(wanted):
+        if number > first and nbytes + each.nbytes > limit_bytes:
+            yield wanted[first:number]
+            first, nbytes, limit_bytes = number, 0, min(2 * limit_bytes, _BATCH_BYTES)
+        nbytes += each.nbytes
+    if first < len(wanted):
+        yield wanted[first:]
+
+
+def stream(session: Session, wanted: Sequence[Wanted], watched: Watched) -> Iterator[tuple[str, Tensor]]:
+    """Each tensor of `wanted` with its name. Closed early, it stops the load and gives everything back.
+
+    A tensor keeps the memory of its batch alive: who drops tensors as they come needs three batches at most.
+    """
+    ready: queue.Queue[_Item] = queue.Queue(maxsize=1)
+    thread = threading.Thread(
+        target=_produce, args=(session, wanted, watched, ready), name="coldctl-stream", daemon=True
+    )
+    handing = Handing([each.name for each in wanted], session.settings.transform)
+    try:
+        thread.start()
+        while (item := ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield from handing.arrive(item)
+            del item
+    finally:
+        watched.cancelled = True
+        if thread.ident is not None:
+            thread.join()
+        session.close()
+
+
+def _produce(session: Session, wanted: Sequence[Wanted], watched: Watched, ready: queue.Queue[_Item]) -> None:
+    try:
+        for batch in batches(wanted):
+            prepared = session.prepare(batch)
+            session.run(prepared, 0)
+            _put(ready, prepared.memory.views(range(len(batch))), watched)
+            del prepared
+        _put(ready, None, watched)
+    except BaseException as error:  # carried to the caller's thread
+        _put(ready, error, watched)
+
+
+def _put(ready: queue.Queue[_Item], item: _Item, watched: Watched) -> None:
+    while not watched.cancelled:
+        try:
+            ready.put(item, timeout=_LOOK_SECONDS)
+            return
+        except queue.Full:
+            continue

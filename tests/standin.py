@@ -1,0 +1,345 @@
+"""A device for tests: the protocol of coldctl.loader.device on torch's CPU tensors, really asynchronous, able to fail.
+
+Each stream has a thread that copies what it was given later and in order, from whatever the source holds by then. An
+event is done when the thread has passed it, and its time is the clock's. As on a Hopper GPU, copies of all streams take
+turns. The device keeps account of memory, and `violations` lists what would have been undefined on a real one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import math
+import mmap
+import os
+import threading
+import time
+import weakref
+import zlib
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from coldctl.errors import DeviceError, EnvironmentLacksError, OutOfMemoryError, PinError, UnreadableError
+from coldctl.errors import from_os_error as as_coldctl_error
+from coldctl.loader.device.protocol import Bytes
+from coldctl.loader.format.dtypes import BITS
+from coldctl.loader.syscalls import mincore
+
+PAGE_BYTES = 4096
+NOT_CLEARED = 0xA5
+POISON = 0xDB
+
+Span = tuple[int, int]
+Copy = Callable[[Bytes, Bytes], None]
+
+
+def faithfully(to: Bytes, source: Bytes) -> None:
+    to.copy_(source)
+
+
+def dropped(to: Bytes, source: Bytes) -> None:
+    """The target keeps what it had."""
+
+
+def with_a_flipped_bit(to: Bytes, source: Bytes) -> None:
+    to.copy_(source)
+    to[len(to) // 2] ^= 1
+
+
+def with_two_pages_swapped(to: Bytes, source: Bytes) -> None:
+    to.copy_(source)
+    to[:PAGE_BYTES], to[PAGE_BYTES : 2 * PAGE_BYTES] = source[PAGE_BYTES : 2 * PAGE_BYTES], source[:PAGE_BYTES]
+
+
+class Account:
+    """Bytes of one kind: how many there are, and how many there were at most."""
+
+    def __init__(self) -> None:
+        self.peak_bytes = 0
+        self._now_bytes = 0
+        self._given_back: deque[int] = deque()  # a finalizer may run inside any line: it appends, and takes no lock
+        self._lock = threading.Lock()
+
+    def take(self, nbytes: int) -> None:
+        with self._lock:
+            self._settle()
+            self._now_bytes += nbytes
+            self.peak_bytes = max(self.peak_bytes, self._now_bytes)
+
+    def give_back(self, nbytes: int) -> None:
+        self._given_back.append(nbytes)
+
+    @property
+    def now_bytes(self) -> int:
+        with self._lock:
+            self._settle()
+            return self._now_bytes
+
+    def _settle(self) -> None:
+        while self._given_back:
+            self._now_bytes -= self._given_back.popleft()
+
+
+class StandIn:
+    """A Device. What goes wrong is told by its attributes, at any time:
+
+    `copies` says how the copy with a number (from 0, in the order of submission) is done instead of `faithfully`;
+    `copy_bytes_per_second` slows every copy; `pause` holds all that have not begun, until `let_go`.
+    `poison` overwrites pinned memory with 0xDB once it was copied, so that a slot sent again unfilled shows.
+    `watch` compares what a source holds when it is submitted and when it is copied.
+    `allocations_left` allocations succeed, and none past `capacity_bytes`; `pin_limit_bytes` bounds one pinned piece
+    (0: none), `pin_how` is what pinned memory says it is; `register_fails`; `failure` is what every event then raises.
+    `gds_lacks` is why there is no GPUDirect Storage.
+    """
+
+    def __init__(self, name: str = "stand-in:0") -> None:
+        self.name = name
+        self.lanes_help: bool | None = None
+        self.copies: dict[int, Copy] = {}
+        self.copy_bytes_per_second: float | None = None
+        self.poison = False
+        self.watch = False
+        self.allocations_left: int | None = None
+        self.capacity_bytes = 1 << 36
+        self.pin_limit_bytes: int | None = None
+        self.pin_how = "registered"
+        self.register_fails = False
+        self.failure: str | None = None
+        self.gds_lacks: str | None = None
+        self.violations: list[str] = []
+        self.copies_done = 0
+        self.allocated, self.pinned, self.registered, self.mapped = Account(), Account(), Account(), Account()
+        self._numbers = itertools.count()
+        self._pending: dict[int, Span] = {}
+        self._locked: dict[Span, str] = {}
+        self._one_at_a_time = threading.Lock()
+        self._going = threading.Event()
+        self._going.set()
+
+    def pause(self) -> None:
+        self._going.clear()
+
+    def let_go(self) -> None:
+        self._going.set()
+
+    def allocate(self, nbytes: int) -> Bytes:
+        memory = self._empty(nbytes, PAGE_BYTES - 1)
+        skip_bytes = -memory.data_ptr() % PAGE_BYTES
+        return memory[skip_bytes : skip_bytes + nbytes]
+
+    def allocate_like(self, dtype: str, shape: tuple[int, ...]) -> Bytes:
+        return self._empty(math.ceil(math.prod(shape) * BITS[dtype] / 8), 0)
+
+    def _empty(self, nbytes: int, slack_bytes: int) -> Bytes:
+        if self.allocations_left == 0 or self.allocated.now_bytes + nbytes > self.capacity_bytes:
+            raise OutOfMemoryError(f"cannot allocate {nbytes} bytes on {self.name}")
+        if self.allocations_left:
+            self.allocations_left -= 1
+        with torch.inference_mode(False):
+            memory = torch.full((nbytes + slack_bytes,), NOT_CLEARED, dtype=torch.uint8, device="cpu")
+        self.allocated.take(nbytes)
+        weakref.finalize(memory.untyped_storage(), self.allocated.give_back, nbytes)
+        return memory
+
+    def pin(self, nbytes: int) -> StandInPinned:
+        if self.pin_limit_bytes is not None and nbytes > self.pin_limit_bytes:
+            raise PinError(f"cannot pin {nbytes} bytes: {self.name} was told to refuse")
+        return StandInPinned(self, nbytes)
+
+    def register(self, address: int, nbytes: int) -> StandInRegistration:
+        end = address + nbytes
+        overlaps = any(address < other_end and other < end for other, other_end in list(self._locked))
+        if self.register_fails or overlaps or not _is_mapped(address, nbytes):
+            raise PinError(f"cannot register {nbytes} bytes at {address:#x}")
+        return StandInRegistration(self, address, nbytes)
+
+    def stream(self) -> StandInStream:
+        return StandInStream(self)
+
+    def copy_plainly(self, to: Bytes, source: Bytes) -> None:
+        to.copy_(source)
+
+    def gds(self) -> StandInGds:
+        if self.gds_lacks is not None:
+            raise EnvironmentLacksError(f"no GPUDirect Storage: {self.gds_lacks}")
+        return StandInGds()
+
+    def lock(self, span: Span, kind: str) -> None:
+        self._locked[span] = kind
+
+    def unlock(self, span: Span) -> None:
+        kind = self._locked.pop(span)
+        self.violations += [
+            f"{kind} memory was given back before copy {number} from it was over"
+            for number, source in list(self._pending.items())
+            if source[0] < span[1] and span[0] < source[1]
+        ]
+
+    def unmapped(self, span: Span) -> None:
+        self.mapped.give_back(span[1] - span[0])
+        if span in self._locked:
+            self.violations.append(f"{self._locked[span]} memory was unmapped before it was given back")
+
+    def submit(self, to: Bytes, source: Bytes) -> Callable[[], None]:
+        """What the stream's thread is to do for this copy."""
+        if len(to) != len(source):
+            raise ValueError(f"a copy of {len(source)} bytes to {len(to)}")
+        number, span = next(self._numbers), _span(source)
+        kind = next(
+            (kind for (begin, end), kind in list(self._locked.items()) if begin <= span[0] and span[1] <= end), ""
+        )
+        if not kind:
+            self.violations.append(f"copy {number} comes from memory that is neither pinned nor registered")
+        self._pending[number] = span
+        seen = _checksum(source) if self.watch else None
+        return partial(self._copy, number, to, source, seen, self.poison and kind == "pinned")
+
+    def _copy(self, number: int, to: Bytes, source: Bytes, seen: int | None, poison: bool) -> None:
+        self._going.wait()
+        with self._one_at_a_time:
+            if seen is not None and _checksum(source) != seen:
+                self.violations.append(f"the source of copy {number} changed before the copy was over")
+            self.copies.get(number, faithfully)(to, source)
+            if self.copy_bytes_per_second:
+                time.sleep(len(source) / self.copy_bytes_per_second)
+            if poison:
+                source.fill_(POISON)
+            del self._pending[number]
+            self.copies_done += 1
+
+
+class StandInStream:
+    def __init__(self, device: StandIn) -> None:
+        self._device = device
+        self._tasks: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        threading.Thread(target=_work, args=(self._tasks,), name=f"stream of {device.name}", daemon=True).start()
+        weakref.finalize(self, self._tasks.put, None)
+
+    def copy(self, to: Bytes, source: Bytes) -> None:
+        self._tasks.put(self._device.submit(to, source))
+
+    def record(self) -> StandInEvent:
+        event = StandInEvent(self._device)
+        self._tasks.put(event.passed)
+        return event
+
+    def wait(self, event: Any) -> None:
+        self._tasks.put(event.wait)
+
+
+def _work(tasks: SimpleQueue[Callable[[], object] | None]) -> None:
+    while (task := tasks.get()) is not None:
+        task()
+        del task  # it holds memory
+
+
+class StandInEvent:
+    def __init__(self, device: StandIn) -> None:
+        self._device = device
+        self._over = threading.Event()
+        self.seconds = math.nan
+        self.wait = self._over.wait
+
+    def passed(self) -> None:
+        self.seconds = time.perf_counter()
+        self._over.set()
+
+    def done(self) -> bool:
+        if self._device.failure is not None:
+            raise DeviceError(self._device.failure)
+        return self._over.is_set()
+
+    def seconds_since(self, base: Any) -> float:
+        return float(self.seconds - base.seconds)
+
+
+class StandInPinned:
+    def __init__(self, device: StandIn, nbytes: int) -> None:
+        mapping = mmap.mmap(-1, max(nbytes, 1))
+        self.how = device.pin_how
+        with torch.inference_mode(False):
+            self.tensor: Bytes = torch.frombuffer(mapping, dtype=torch.uint8)[:nbytes]
+        self.buffer = memoryview(mapping)[:nbytes]
+        self._device, self._span = device, _span(self.tensor)
+        device.lock(self._span, "pinned")
+        device.pinned.take(nbytes)
+        device.mapped.take(nbytes)
+        weakref.finalize(mapping, device.unmapped, self._span)
+
+    def close(self) -> None:
+        self._device.unlock(self._span)
+        self._device.pinned.give_back(len(self.buffer))
+        self.tensor, self.buffer = None, memoryview(b"")
+
+
+class StandInRegistration:
+    def __init__(self, device: StandIn, address: int, nbytes: int) -> None:
+        self.tensor: Bytes = torch.frombuffer((ctypes.c_ubyte * nbytes).from_address(address), dtype=torch.uint8)
+        self._device, self._span = device, (address, address + nbytes)
+        device.lock(self._span, "registered")
+        device.registered.take(nbytes)
+
+    def close(self) -> None:
+        begin, end = self._span
+        if not _is_mapped(begin, end - begin):
+            self._device.violations.append("registered memory was unmapped before it was given back")
+        self._device.unlock(self._span)
+        self._device.registered.give_back(end - begin)
+        self.tensor = None
+
+
+class StandInGds:
+    """Reads past the page cache, as the real one does; the last step to the target is a copy."""
+
+    def open(self, path: str) -> StandInGdsFile:
+        return StandInGdsFile(path)
+
+
+class StandInGdsFile:
+    def __init__(self, path: str) -> None:
+        self._path = path
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+        except OSError as error:
+            raise as_coldctl_error(error, "open past the page cache", path) from error
+
+    def read(self, to: Bytes, offset_bytes: int) -> None:
+        if offset_bytes % PAGE_BYTES or len(to) % PAGE_BYTES:
+            raise ValueError(f"a read of {len(to)} bytes at {offset_bytes} is not one of whole pages")
+        with mmap.mmap(-1, len(to)) as aligned:
+            got_bytes = os.preadv(self._fd, [aligned], offset_bytes)
+            if got_bytes != len(to):
+                raise UnreadableError(
+                    f"cannot read {self._path} at byte {offset_bytes}: {got_bytes} bytes, expected {len(to)}"
+                )
+            to.copy_(torch.frombuffer(bytearray(aligned), dtype=torch.uint8))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._fd)
+
+
+def _span(memory: Bytes) -> Span:
+    return memory.data_ptr(), memory.data_ptr() + len(memory)
+
+
+def _checksum(memory: Bytes) -> int:
+    return zlib.crc32(memory.numpy())
+
+
+def _is_mapped(address: int, nbytes: int) -> bool:
+    try:
+        mincore(address, nbytes, ctypes.create_string_buffer(-(-nbytes // mmap.PAGESIZE)))
+    except OSError:
+        return False
+    return True
