@@ -16,12 +16,11 @@ import threading
 import time
 import weakref
 import zlib
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 
@@ -30,13 +29,16 @@ from coldctl.errors import from_os_error as as_coldctl_error
 from coldctl.loader.device.protocol import Bytes
 from coldctl.loader.format.dtypes import BITS
 from coldctl.loader.syscalls import mincore
+from tests.account import Account
 
 PAGE_BYTES = 4096
 NOT_CLEARED = 0xA5
 POISON = 0xDB
 
 Span = tuple[int, int]
-Copy = Callable[[Bytes, Bytes], None]
+"""The first address of some memory, and the one after its last."""
+
+Copy = Callable[[Bytes, Bytes], object]
 
 
 def faithfully(to: Bytes, source: Bytes) -> None:
@@ -57,33 +59,10 @@ def with_two_pages_swapped(to: Bytes, source: Bytes) -> None:
     to[:PAGE_BYTES], to[PAGE_BYTES : 2 * PAGE_BYTES] = source[PAGE_BYTES : 2 * PAGE_BYTES], source[:PAGE_BYTES]
 
 
-class Account:
-    """Bytes of one kind: how many there are, and how many there were at most."""
-
-    def __init__(self) -> None:
-        self.peak_bytes = 0
-        self._now_bytes = 0
-        self._given_back: deque[int] = deque()  # a finalizer may run inside any line: it appends, and takes no lock
-        self._lock = threading.Lock()
-
-    def take(self, nbytes: int) -> None:
-        with self._lock:
-            self._settle()
-            self._now_bytes += nbytes
-            self.peak_bytes = max(self.peak_bytes, self._now_bytes)
-
-    def give_back(self, nbytes: int) -> None:
-        self._given_back.append(nbytes)
-
-    @property
-    def now_bytes(self) -> int:
-        with self._lock:
-            self._settle()
-            return self._now_bytes
-
-    def _settle(self) -> None:
-        while self._given_back:
-            self._now_bytes -= self._given_back.popleft()
+class Locked(NamedTuple):
+    begin: int
+    end: int
+    kind: str
 
 
 class StandIn:
@@ -94,7 +73,8 @@ class StandIn:
     `poison` overwrites pinned memory with 0xDB once it was copied, so that a slot sent again unfilled shows.
     `watch` compares what a source holds when it is submitted and when it is copied.
     `allocations_left` allocations succeed, and none past `capacity_bytes`; `pin_limit_bytes` bounds one pinned piece
-    (0: none), `pin_how` is what pinned memory says it is; `register_fails`; `failure` is what every event then raises.
+    (0: none), `pin_how` is what pinned memory says it is; `register_fails`; with a `failure` nothing is copied any more
+    and every event raises it.
     `gds_lacks` is why there is no GPUDirect Storage.
     """
 
@@ -115,10 +95,10 @@ class StandIn:
         self.violations: list[str] = []
         self.copies_done = 0
         self.allocated, self.pinned, self.registered, self.mapped = Account(), Account(), Account(), Account()
-        self._numbers = itertools.count()
+        self._numbers, self._locks = itertools.count(), itertools.count()
         self._pending: dict[int, Span] = {}
-        self._locked: dict[Span, str] = {}
-        self._one_at_a_time = threading.Lock()
+        self._locked: dict[int, Locked] = {}
+        self._one_at_a_time, self._touching = threading.Lock(), threading.Lock()
         self._going = threading.Event()
         self._going.set()
 
@@ -154,7 +134,7 @@ class StandIn:
 
     def register(self, address: int, nbytes: int) -> StandInRegistration:
         end = address + nbytes
-        overlaps = any(address < other_end and other < end for other, other_end in list(self._locked))
+        overlaps = any(address < other.end and other.begin < end for other in list(self._locked.values()))
         if self.register_fails or overlaps or not _is_mapped(address, nbytes):
             raise PinError(f"cannot register {nbytes} bytes at {address:#x}")
         return StandInRegistration(self, address, nbytes)
@@ -170,48 +150,63 @@ class StandIn:
             raise EnvironmentLacksError(f"no GPUDirect Storage: {self.gds_lacks}")
         return StandInGds()
 
-    def lock(self, span: Span, kind: str) -> None:
-        self._locked[span] = kind
+    def lock(self, memory: Bytes, kind: str) -> int:
+        """The number by which to unlock it. (Not its address: other memory may have that a moment later.)"""
+        number = next(self._locks)
+        self._locked[number] = Locked(*_span(memory), kind)
+        return number
 
-    def unlock(self, span: Span) -> None:
-        kind = self._locked.pop(span)
+    def unlock(self, number: int) -> None:
+        begin, end, kind = self._locked.pop(number)
         self.violations += [
-            f"{kind} memory was given back before copy {number} from it was over"
-            for number, source in list(self._pending.items())
-            if source[0] < span[1] and span[0] < source[1]
+            f"{kind} memory was given back before copy {copy} from it was over"
+            for copy, source in list(self._pending.items())
+            if self.failure is None and source[0] < end and begin < source[1]
         ]
 
-    def unmapped(self, span: Span) -> None:
-        self.mapped.give_back(span[1] - span[0])
-        if span in self._locked:
-            self.violations.append(f"{self._locked[span]} memory was unmapped before it was given back")
+    def unmapped(self, number: int, nbytes: int) -> None:
+        self.mapped.give_back(nbytes)
+        if number in self._locked:
+            self.violations.append(f"{self._locked[number].kind} memory was unmapped before it was given back")
 
     def submit(self, to: Bytes, source: Bytes) -> Callable[[], None]:
         """What the stream's thread is to do for this copy."""
         if len(to) != len(source):
             raise ValueError(f"a copy of {len(source)} bytes to {len(to)}")
         number, span = next(self._numbers), _span(source)
-        kind = next(
-            (kind for (begin, end), kind in list(self._locked.items()) if begin <= span[0] and span[1] <= end), ""
-        )
-        if not kind:
+        holders = (lock for lock, (begin, end, _) in list(self._locked.items()) if begin <= span[0] and span[1] <= end)
+        lock = next(holders, None)
+        if lock is None:
             self.violations.append(f"copy {number} comes from memory that is neither pinned nor registered")
         self._pending[number] = span
         seen = _checksum(source) if self.watch else None
-        return partial(self._copy, number, to, source, seen, self.poison and kind == "pinned")
+        return partial(self._run, number, to, source, lock, seen)
 
-    def _copy(self, number: int, to: Bytes, source: Bytes, seen: int | None, poison: bool) -> None:
+    def _run(self, number: int, to: Bytes, source: Bytes, lock: int | None, seen: int | None) -> None:
         self._going.wait()
         with self._one_at_a_time:
-            if seen is not None and _checksum(source) != seen:
-                self.violations.append(f"the source of copy {number} changed before the copy was over")
-            self.copies.get(number, faithfully)(to, source)
             if self.copy_bytes_per_second:
                 time.sleep(len(source) / self.copy_bytes_per_second)
-            if poison:
-                source.fill_(POISON)
+            with self._touching:
+                held = None if lock is None else self._locked.get(lock)
+                given_back = lock is not None and held is None  # a violation already, and maybe unmapped by now
+                if self.failure is None and not given_back:
+                    self._copy(number, to, source, seen, self.poison and held is not None and held.kind == "pinned")
             del self._pending[number]
             self.copies_done += 1
+
+    def _copy(self, number: int, to: Bytes, source: Bytes, seen: int | None, poison: bool) -> None:
+        if seen is not None and _checksum(source) != seen:
+            self.violations.append(f"the source of copy {number} changed before the copy was over")
+        self.copies.get(number, faithfully)(to, source)
+        if poison:
+            source.fill_(POISON)
+
+    def raise_if_failed(self) -> None:
+        """Nothing is copied any more when this has raised."""
+        if self.failure is not None:
+            with self._touching:
+                raise DeviceError(self.failure)
 
 
 class StandInStream:
@@ -251,8 +246,7 @@ class StandInEvent:
         self._over.set()
 
     def done(self) -> bool:
-        if self._device.failure is not None:
-            raise DeviceError(self._device.failure)
+        self._device.raise_if_failed()
         return self._over.is_set()
 
     def seconds_since(self, base: Any) -> float:
@@ -266,14 +260,13 @@ class StandInPinned:
         with torch.inference_mode(False):
             self.tensor: Bytes = torch.frombuffer(mapping, dtype=torch.uint8)[:nbytes]
         self.buffer = memoryview(mapping)[:nbytes]
-        self._device, self._span = device, _span(self.tensor)
-        device.lock(self._span, "pinned")
+        self._device, self._number = device, device.lock(self.tensor, "pinned")
         device.pinned.take(nbytes)
         device.mapped.take(nbytes)
-        weakref.finalize(mapping, device.unmapped, self._span)
+        weakref.finalize(mapping, device.unmapped, self._number, nbytes)
 
     def close(self) -> None:
-        self._device.unlock(self._span)
+        self._device.unlock(self._number)
         self._device.pinned.give_back(len(self.buffer))
         self.tensor, self.buffer = None, memoryview(b"")
 
@@ -281,16 +274,14 @@ class StandInPinned:
 class StandInRegistration:
     def __init__(self, device: StandIn, address: int, nbytes: int) -> None:
         self.tensor: Bytes = torch.frombuffer((ctypes.c_ubyte * nbytes).from_address(address), dtype=torch.uint8)
-        self._device, self._span = device, (address, address + nbytes)
-        device.lock(self._span, "registered")
+        self._device, self._number = device, device.lock(self.tensor, "registered")
         device.registered.take(nbytes)
 
     def close(self) -> None:
-        begin, end = self._span
-        if not _is_mapped(begin, end - begin):
+        if not _is_mapped(self.tensor.data_ptr(), len(self.tensor)):
             self._device.violations.append("registered memory was unmapped before it was given back")
-        self._device.unlock(self._span)
-        self._device.registered.give_back(end - begin)
+        self._device.unlock(self._number)
+        self._device.registered.give_back(len(self.tensor))
         self.tensor = None
 
 

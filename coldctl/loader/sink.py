@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 from blake3 import blake3
+from numpy.typing import NDArray
 
 from coldctl.loader.format.header import Tensor
 from coldctl.loader.source import Source
@@ -18,9 +19,6 @@ from coldctl.units import MIB
 
 BLOCK_BYTES = 4 * MIB
 """The unit of block sums. Pieces never cross a multiple of it, counted from the start of their tensor."""
-
-Sums = tuple[int, int]
-"""S1 and S2 of a block (DESIGN §10)."""
 
 _WORD_BYTES = 8
 _DIGITS = 32
@@ -98,16 +96,18 @@ class _Running:
         return Digest(self._hasher.digest(), "".join(f"{sum1:016x}{sum2:016x}" for sum1, sum2 in self._blocks))
 
 
-def sums_in(block_sums: str, nbytes: int) -> list[Sums] | None:
-    """The sums that `block_sums` has of a tensor of `nbytes`; None when it has not 32 hex digits for each 4 MiB."""
+def has_sums(block_sums: str, nbytes: int) -> bool:
+    """Whether `block_sums` has 32 hex digits for each 4 MiB of a tensor of `nbytes`."""
     blocks = -(-nbytes // BLOCK_BYTES)
-    if len(block_sums) != _DIGITS * blocks or block_sums.strip(string.hexdigits):
-        return None
-    starts = range(0, len(block_sums), _DIGITS)
-    return [(int(block_sums[at : at + 16], 16), int(block_sums[at + 16 : at + 32], 16)) for at in starts]
+    return len(block_sums) == _DIGITS * blocks and not block_sums.strip(string.hexdigits)
 
 
-def word_sums(piece: memoryview, first_word: int) -> Sums:
+def sums_in(block_sums: str) -> NDArray[np.uint64]:
+    """The sums that are written in `block_sums`, S1 and S2 of each block. Shape [blocks, 2]."""
+    return np.frombuffer(bytes.fromhex(block_sums), dtype=">u8").astype(np.uint64).reshape(-1, 2)
+
+
+def word_sums(piece: memoryview, first_word: int) -> tuple[int, int]:
     """S1 = Σ w_i and S2 = Σ (i+1) w_i mod 2^64 over the little-endian words of `piece`, numbered from `first_word`.
 
     A last word that is not whole is padded with zeros.

@@ -61,8 +61,7 @@ def main() -> int:
         if "tensorizer" in names:
             files.append(converted(disk / "source"))
         loads = Loads(disk / "source")
-        cache.make_warm(files)
-        warm = interleave(loads.timed(names, lambda: cache.expect_warm(files)), options.rounds)
+        warm = interleave(loads.timed(names, lambda: cache.make_warm(files)), options.rounds)
         memory_bytes = {f"warm: {name}": loads.memory_bytes(name) for name in names}
         cold = interleave(loads.timed(names, lambda: cache.make_cold(files)), options.rounds)
         cache.make_cold(files)

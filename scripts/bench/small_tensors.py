@@ -36,8 +36,7 @@ def main() -> int:
             tensor_count=options.tensors,
         )
         loads = Loads(Path(folder), clock="load_seconds")
-        cache.make_warm(files)
-        samples = interleave(loads.timed([OURS, THEIRS], lambda: cache.expect_warm(files)), options.rounds)
+        samples = interleave(loads.timed([OURS, THEIRS], lambda: cache.make_warm(files)), options.rounds)
         described = machine.describe(Path(folder), "torch")
 
     print_samples(samples)

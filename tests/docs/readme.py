@@ -1,6 +1,7 @@
 """Runs the commands of README.md in order, as a reader would, and compares or rewrites what it says they print.
 
-A block that begins with ```console is a session: lines that start with "$ " are commands, the rest is their output.
+A block that begins with ```console is a session: lines that start with "$ " are commands, which go on in lines that
+start with "> ", and the rest is their output.
 Parts between `<!-- generated: NAME -->` and `<!-- end -->` come from the code. To rewrite README.md after a change:
 
     python -m tests.docs.readme
@@ -8,6 +9,7 @@ Parts between `<!-- generated: NAME -->` and `<!-- end -->` come from the code. 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -41,6 +43,9 @@ _VARYING = (
     (re.compile(r"[\d.]+ MiB (would have to be read|left out)"), r"SOME \1"),
 )
 """What another machine prints differently. Everything else must be the same to the letter."""
+
+
+_MORE = "> "
 
 
 class Step(NamedTuple):
@@ -114,8 +119,10 @@ def rewritten(text: str) -> str:
 
 def _steps(block: str) -> Iterator[Step]:
     for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-        command, _, output = part.partition("\n")
-        yield Step(command, output)
+        first, *lines = part.splitlines(keepends=True)
+        more = list(itertools.takewhile(lambda line: line.startswith(_MORE), lines))
+        command = "".join([first, *(line.removeprefix(_MORE) for line in more)]).removesuffix("\n")
+        yield Step(command, "".join(lines[len(more) :]))
 
 
 def _run(command: str, folder: str) -> Step:
@@ -136,7 +143,7 @@ def _run(command: str, folder: str) -> Step:
 
 
 def _as_text(step: Step) -> str:
-    return f"$ {step.command}\n{step.output}"
+    return f"$ {step.command.replace(chr(10), chr(10) + _MORE)}\n{step.output}"
 
 
 if __name__ == "__main__":

@@ -276,7 +276,7 @@ def test_the_first_tensor_of_the_plan_is_named_and_others_are_counted(checked: A
     loaded = load(weights)
     for name in ("tiny", "odd", "last"):
         loaded.at(name)[0] ^= 1
-    loaded.at("last")[100] ^= 1
+    loaded.at("odd")[-1] ^= 1
     with pytest.raises(CorruptedError, match=r"and so do 2 more tensors") as caught:
         checked(loaded, exact=exact)
     assert caught.value.tensor == "odd"
@@ -367,7 +367,7 @@ def parts_of_a_matrix(folder: Path) -> list[Wanted]:
     """Of a U8 matrix of 3000 rows and 4096 columns: rows 1000 to 2500, and of every row the columns 3000 to 4000."""
     shard = open_checkpoint(folder).shards[0]
     matrix = next(tensor for tensor in shard.header.tensors if tensor.name == "matrix")
-    rows = Wanted("rows", "U8", (1500, 4096), shard.source, matrix.offset_bytes + 1000 * 4096, 1500 * 4096, matrix)
+    rows = Wanted("matrix", "U8", (1500, 4096), shard.source, matrix.offset_bytes + 1000 * 4096, 1500 * 4096, matrix)
     gather = Gather(strips=3000, strip_bytes=1000, pitch_bytes=4096)
     columns = Wanted(
         "columns", "U8", (3000, 1000), shard.source, matrix.offset_bytes + 3000, 3000 * 1000, matrix, gather
@@ -386,9 +386,9 @@ def test_parts_of_a_tensor_are_held_against_the_file(checked: Any, tmp_path: Pat
     where = "first at byte 2999999 of it" if bytewise else "within bytes 0 to 3000000 of it"
     with pytest.raises(CorruptedError, match=f"tensor columns differs .* {where}"):
         checked(loaded, exact=exact)
-    loaded.at("rows")[6_143_999] ^= 1
+    loaded.at("matrix")[6_143_999] ^= 1
     where = "first at byte 6143999 of it" if bytewise else "within bytes 4194304 to 6144000 of it"
-    with pytest.raises(CorruptedError, match=f"tensor rows differs .* {where} .and so does 1 more"):
+    with pytest.raises(CorruptedError, match=f"tensor matrix differs .* {where} .and so does 1 more"):
         checked(loaded, exact=exact)
 
 
@@ -411,6 +411,29 @@ def test_blocks_of_a_gathered_tensor_begin_inside_strips(checked: Any, tmp_path:
     where = f"within bytes 4194304 to {nbytes}" if checked is on_device else f"first at byte {nbytes - 2}"
     with pytest.raises(CorruptedError, match=f"{where} of it"):
         checked(loaded)
+
+
+@everywhere
+def test_a_gathered_tensor_that_begins_where_the_one_before_it_ends_is_read_by_itself(
+    checked: Any, tmp_path: Path
+) -> None:
+    """As for the first of two ranks: all of the norm, and of the matrix after it the left half of every row."""
+    write_sharded(tmp_path, [{"norm": made("U8", 512), "matrix": made("U8", 64, 64)}])
+    shard = open_checkpoint(tmp_path).shards[0]
+    norm, matrix = shard.header.tensors
+    assert norm.offset_bytes + norm.nbytes == matrix.offset_bytes
+    left = Wanted("matrix", "U8", (64, 32), shard.source, matrix.offset_bytes, 2048, matrix, Gather(64, 32, 64))
+    assert checked(read([whole(shard.source, norm), left], tmp_path), exact=True).file_tensors == 2
+
+
+@everywhere
+def test_neighbours_by_offset_but_not_by_file_are_read_apart(checked: Any, tmp_path: Path) -> None:
+    write_sharded(tmp_path, [{f"a{n}": made("U8", 64, seed=n), f"b{n}": made("U8", 64, seed=-n)} for n in (1, 2)])
+    one, two = open_checkpoint(tmp_path).shards
+    (a1, b1), (a2, b2) = one.header.tensors, two.header.tensors
+    assert a1.offset_bytes + 64 == b2.offset_bytes
+    wanted = [whole(one.source, a1), whole(two.source, b2), whole(two.source, a2), whole(one.source, b1)]
+    assert checked(read(wanted, tmp_path)).file_tensors == 4
 
 
 @everywhere
@@ -457,6 +480,18 @@ def test_a_file_that_was_replaced_meanwhile_is_said_to_be_changed(bare: Path) ->
     with pytest.raises(ChangedError, match=f"{SHARDS[1]} was changed or replaced") as caught:
         on_host_numpy(loaded)
     assert caught.value.stage == "verify"
+
+
+def test_a_file_that_changes_while_it_is_compared_proves_nothing(tmp_path: Path) -> None:
+    """All of it has been read, and by one thread, when it changes."""
+    (path,) = write_sharded(tmp_path, [{"t": made("U8", 64)}])
+
+    class Meddling(Events):
+        def advance(self, nbytes: int) -> None:
+            os.utime(path, ns=(0, nbytes))
+
+    with pytest.raises(ChangedError, match=f"{path.name} was changed or replaced"):
+        on_host_numpy(load(tmp_path), events=Meddling())
 
 
 def test_a_file_that_is_gone_cannot_be_compared(bare: Path) -> None:

@@ -146,11 +146,20 @@ def test_registering_fails_when_told(device: StandIn, tmp_path: Path) -> None:
     close()
 
 
-def test_a_device_that_failed_says_so_at_every_event(device: StandIn) -> None:
-    event = device.stream().record()
+def test_a_device_that_failed_says_so_at_every_event_and_copies_nothing_any_more(device: StandIn) -> None:
+    pinned, to, stream = device.pin(NBYTES), device.allocate(NBYTES), device.stream()
+    device.pause()
+    stream.copy(to, pinned.tensor)
+    over = stream.record()
     device.failure = "it fell off the bus"
-    with pytest.raises(DeviceError, match="fell off the bus"):
-        event.done()
+    for _ in range(2):
+        with pytest.raises(DeviceError, match="fell off the bus"):
+            over.done()
+    pinned.close()
+    device.let_go()
+    over.wait()
+    assert to.unique().tolist() == [NOT_CLEARED]
+    assert device.violations == []
 
 
 def test_the_accounts_follow_memory_to_its_end(device: StandIn) -> None:
@@ -184,6 +193,8 @@ def test_memory_given_back_under_a_copy_is_a_violation(device: StandIn) -> None:
     pinned.close()
     assert device.violations == ["pinned memory was given back before copy 0 from it was over"]
     device.let_go()
+    waited_for(stream.record())
+    assert to.unique().tolist() == [NOT_CLEARED], "memory that may be unmapped is not touched"
 
 
 def test_pinned_memory_that_is_dropped_and_never_closed_is_a_violation(device: StandIn) -> None:

@@ -5,29 +5,46 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from coldctl.errors import StoppedError
 from coldctl.events import Events
-from coldctl.loader.load.sums import WINDOW_BYTES, Block, device_sums, host_sums
-from coldctl.loader.sink import sums_in, word_sums
+from coldctl.loader.load.sums import WINDOW_BYTES, device_sums, host_sums
+from coldctl.loader.sink import has_sums, sums_in, word_sums
 
 MIB = 1 << 20
 
-SumsOf = Callable[[bytearray, Sequence[Block]], list[tuple[int, int]]]
+
+class Block(NamedTuple):
+    at_bytes: int
+    nbytes: int
 
 
-def on_host(memory: bytearray, blocks: Sequence[Block]) -> list[tuple[int, int]]:
-    return host_sums(memoryview(memory), blocks)
+Sums = list[tuple[int, int]]
+SumsOf = Callable[[bytearray, Sequence[Block]], Sums]
 
 
-def by_torch(memory: bytearray, blocks: Sequence[Block]) -> list[tuple[int, int]]:
-    return device_sums(torch.frombuffer(memory, dtype=torch.uint8), blocks)
+def array_of(blocks: Sequence[Block]) -> NDArray[np.int64]:
+    return np.array(blocks, dtype=np.int64).reshape(-1, 2)
+
+
+def pairs(sums: NDArray[np.uint64]) -> Sums:
+    return [(sum1, sum2) for sum1, sum2 in sums.tolist()]
+
+
+def on_host(memory: bytearray, blocks: Sequence[Block]) -> Sums:
+    return pairs(host_sums(memoryview(memory), array_of(blocks)))
+
+
+def by_torch(memory: bytearray, blocks: Sequence[Block]) -> Sums:
+    return pairs(device_sums(torch.frombuffer(memory, dtype=torch.uint8), array_of(blocks)))
 
 
 both = pytest.mark.parametrize("sums_of", [on_host, by_torch])
@@ -107,8 +124,17 @@ def test_memory_of_several_windows_has_the_sums_of_each_block() -> None:
     blocks += [Block(across, 4 * MIB), Block(across + 8, 13), Block(beyond, 3 * MIB + 3), Block(WINDOW_BYTES, 1)]
     view = memory.data
     expected = [word_sums(view[at : at + size], 0) for at, size in blocks]
-    assert device_sums(torch.from_numpy(memory), blocks) == expected
-    assert host_sums(view, blocks) == expected
+    with torch.profiler.profile(profile_memory=True) as profile:
+        assert pairs(device_sums(torch.from_numpy(memory), array_of(blocks))) == expected
+    assert max(event.self_cpu_memory_usage for event in profile.events()) <= WINDOW_BYTES + MIB
+    assert pairs(host_sums(view, array_of(blocks))) == expected
+
+
+@pytest.mark.parametrize("at_bytes", range(1, 8))
+def test_in_host_memory_blocks_may_begin_anywhere(at_bytes: int) -> None:
+    """As tensors of a mapped file do."""
+    data = random_bytes(1000)
+    assert on_host(data, [Block(at_bytes, 805)]) == [by_hand(data[at_bytes : at_bytes + 805])]
 
 
 def test_many_small_blocks_take_few_calls_of_torch() -> None:
@@ -117,17 +143,17 @@ def test_many_small_blocks_take_few_calls_of_torch() -> None:
     tensor = torch.from_numpy(memory)
     blocks = [Block(256 * n, 1 + n % 256) for n in range(90_000)]
     with torch.profiler.profile() as profile:
-        found = device_sums(tensor, blocks)
+        found = device_sums(tensor, array_of(blocks))
     assert len([event for event in profile.events() if event.cpu_parent is None]) < 100
     view = memory.data
-    assert found == [word_sums(view[at : at + nbytes], 0) for at, nbytes in blocks]
+    assert pairs(found) == [word_sums(view[at : at + nbytes], 0) for at, nbytes in blocks]
 
 
 def test_a_device_tensor_is_not_written_to_and_may_be_a_view() -> None:
     data = random_bytes(1000)
     memory = torch.frombuffer(data, dtype=torch.uint8)
     before = bytes(data)
-    assert device_sums(memory[96:], [Block(8, 801)]) == [by_hand(before[104:905])]
+    assert pairs(device_sums(memory[96:], array_of([Block(8, 801)]))) == [by_hand(before[104:905])]
     assert bytes(data) == before
 
 
@@ -143,7 +169,7 @@ def test_host_sums_report_bytes_and_stop_when_asked_to() -> None:
             raise StoppedError(15)
 
     events = Counting()
-    blocks = [Block(0, 4 * MIB), Block(8, 5), Block(16, 4 * MIB - 16)]
+    blocks = array_of([Block(0, 4 * MIB), Block(8, 5), Block(16, 4 * MIB - 16)])
     host_sums(memoryview(bytearray(4 * MIB)), blocks, events)
     assert events.done_bytes == 4 * MIB + 5 + 4 * MIB - 16
     with pytest.raises(StoppedError):
@@ -152,9 +178,11 @@ def test_host_sums_report_bytes_and_stop_when_asked_to() -> None:
 
 def test_sums_are_read_from_the_text_of_a_manifest() -> None:
     text = f"{1:016x}{2**64 - 1:016x}{0xABC:016x}{3:016x}"
-    assert sums_in(text, 4 * MIB + 1) == [(1, 2**64 - 1), (0xABC, 3)]
-    assert sums_in(text, 8 * MIB) == sums_in(text, 4 * MIB + 1)
-    assert sums_in("", 0) == []
+    assert pairs(sums_in(text)) == [(1, 2**64 - 1), (0xABC, 3)]
+    assert has_sums(text, 4 * MIB + 1)
+    assert has_sums(text, 8 * MIB)
+    assert pairs(sums_in("")) == []
+    assert has_sums("", 0)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +194,8 @@ def test_sums_are_read_from_the_text_of_a_manifest() -> None:
         ("0" * 31, 1),
         ("0" * 31 + "g", 1),
         ("0" * 15 + "_" + "0" * 16, 1),
+        ("0" * 15 + " " + "0" * 16, 1),
     ],
 )
-def test_what_has_not_sums_for_each_block_has_none(text: str, nbytes: int) -> None:
-    assert sums_in(text, nbytes) is None
+def test_what_has_not_32_hex_digits_for_each_block_has_no_sums(text: str, nbytes: int) -> None:
+    assert not has_sums(text, nbytes)

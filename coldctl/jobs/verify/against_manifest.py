@@ -16,7 +16,7 @@ from coldctl.loader.format.header import Tensor
 from coldctl.loader.format.layout import PAGE_BYTES
 from coldctl.loader.format.manifest import File, Manifest
 from coldctl.loader.format.rules import capped, finding
-from coldctl.loader.sink import sums_in
+from coldctl.loader.sink import has_sums
 from coldctl.results import Finding
 
 
@@ -117,7 +117,7 @@ def _compare_header(shard: Shard, written: Mapping[str, _Written]) -> Iterator[F
 
 
 def _has_sums_for_each_block(written: _Written) -> bool:
-    return written.block_sums is None or sums_in(written.block_sums, written.nbytes) is not None
+    return written.block_sums is None or has_sums(written.block_sums, written.nbytes)
 
 
 def _compare_digests(shard: Shard, written: Mapping[str, _Written], content: Content) -> Iterator[Finding]:

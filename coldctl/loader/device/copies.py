@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from coldctl.loader.device.flights import Flight
 from coldctl.loader.device.protocol import Event, Stream
@@ -99,21 +99,19 @@ class AttentionMarks:
 
     def __init__(self) -> None:
         self.ready: dict[int, Event] = {}
-        self._batch: Batch | None = None
+        self._layer_of: Mapping[int, int] = {}
         self._waiting: Counter[int] = Counter()
         self._ends: dict[int, dict[int, Event]] = {}
 
     def expect(self, batch: Batch) -> None:
         """The transfers of this batch are to come."""
-        self._batch = batch
-        for transfer in batch.transfers if batch.layer_of else ():
-            self._waiting.update(_layers(batch, transfer))
+        self._layer_of = batch.layer_of
+        for transfer in batch.transfers:
+            self._waiting.update(self._layers(transfer))
 
     def sent(self, flight: Flight, joining: Stream) -> None:
         """A copy was begun. When it is the last of a layer, `joining` waits for the other lanes and is marked."""
-        if self._batch is None or not self._batch.layer_of:
-            return
-        for layer in _layers(self._batch, flight.transfer):
+        for layer in self._layers(flight.transfer):
             self._ends.setdefault(layer, {})[flight.lane] = flight.end
             self._waiting[layer] -= 1
             if self._waiting[layer] == 0:
@@ -121,6 +119,7 @@ class AttentionMarks:
                     joining.wait(event)
                 self.ready[layer] = joining.record()
 
-
-def _layers(batch: Batch, transfer: Transfer) -> set[int]:
-    return {batch.layer_of[number] for number in range(transfer.first, transfer.end) if number in batch.layer_of}
+    def _layers(self, transfer: Transfer) -> set[int]:
+        if not self._layer_of:
+            return set()
+        return {self._layer_of[n] for n in range(transfer.first, transfer.end) if n in self._layer_of}

@@ -30,6 +30,7 @@ class GdsEngine:
     def __init__(self, device: Device, routes: Routes, events: Events) -> None:
         self.reads = Reads()
         self.gds_bytes = 0
+        self._arena: Bytes = None
         self._device = device
         self._routes = routes
         self._events = events
@@ -92,6 +93,7 @@ class GdsEngine:
             raise error
 
     def close(self) -> None:
+        self._arena = None
         for file in self._files.values():
             file.__exit__(None, None, None)
         self._files.clear()

@@ -15,7 +15,7 @@ from coldctl.loader.device.copies import AttentionMarks, Copies
 from coldctl.loader.device.flights import Flight, Flights
 from coldctl.loader.device.protocol import Bytes, Device, Registration
 from coldctl.loader.device.ring_engine import copy_plainly
-from coldctl.loader.load.batch import Batch
+from coldctl.loader.load.batch import NOTHING, Batch
 from coldctl.loader.load.engine import Reads, read_all
 from coldctl.loader.load.fill import Filler
 from coldctl.loader.load.place import PAGE_BYTES
@@ -33,6 +33,7 @@ class MappedEngine:
 
     def __init__(self, device: Device, routes: Routes, events: Events, *, deadline_seconds: float) -> None:
         self.reads = Reads()
+        self._batch = NOTHING
         self._written: list[Bytes] = []  # the arena lives on while a copy may be writing to it
         self._device = device
         self._routes = routes
@@ -90,6 +91,7 @@ class MappedEngine:
 
     def close(self) -> None:
         """Give the windows back, after the copies under way."""
+        self._batch = NOTHING
         windows, written = self._windows, self._written
 
         def give_back() -> None:

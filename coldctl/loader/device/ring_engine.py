@@ -8,14 +8,14 @@ from coldctl.loader.device.copies import AttentionMarks, Bus, Copies
 from coldctl.loader.device.flights import Flight, Flights
 from coldctl.loader.device.protocol import Bytes, Device
 from coldctl.loader.device.ring import Ring, Slot
-from coldctl.loader.load.batch import Batch
+from coldctl.loader.load.batch import NOTHING, Batch
 from coldctl.loader.load.engine import Reads, read_all
 from coldctl.loader.load.fill import Filler
 from coldctl.loader.load.place import PAGE_BYTES
 from coldctl.loader.load.route import Routes
 from coldctl.loader.load.transfers import Transfer
 
-_CALIBRATION_COPIES = 4
+_CALIBRATION_COPIES = 16
 
 
 class RingEngine:
@@ -40,6 +40,7 @@ class RingEngine:
         self.reads = Reads()
         self.marks = AttentionMarks()
         self.bus: Bus | None = None
+        self._batch = NOTHING
         self._written: list[Bytes] = []  # the arena lives on while a copy may be writing to it
         self._device = device
         self._routes = routes
@@ -58,18 +59,19 @@ class RingEngine:
             raise
 
     def _calibrate(self) -> float:
-        """The rate of the bus in bytes a second, measured with a slot that holds nothing yet."""
-        slot, stream = self._flights.acquire(), self._streams[0]
-        scratch = self._device.allocate(self.ring.slot_bytes)
-        stream.copy(scratch, slot.tensor)
+        """The rate of the bus in bytes a second, measured with slots that hold nothing yet."""
+        stream, scratch = self._streams[0], self._device.allocate(self.ring.slot_bytes)
+        slots = [self._flights.acquire() for _ in range(min(self.ring.slots, _CALIBRATION_COPIES))]
+        stream.copy(scratch, slots[0].tensor)  # the first copy of a stream takes longer
         begin = stream.record()
-        for _ in range(_CALIBRATION_COPIES):
+        for slot in slots[1:]:
             stream.copy(scratch, slot.tensor)
         end = stream.record()
         self._flights.await_event(end)
-        self._flights.release(slot)
+        for slot in slots:
+            self._flights.release(slot)
         seconds = end.seconds_since(begin)
-        return _CALIBRATION_COPIES * self.ring.slot_bytes / seconds if seconds > 0 else 0.0
+        return (len(slots) - 1) * self.ring.slot_bytes / seconds if seconds > 0 else 0.0
 
     @property
     def chunk_bytes(self) -> int:
@@ -118,6 +120,7 @@ class RingEngine:
 
     def close(self) -> None:
         """Give the pinned memory back, after the copies under way."""
+        self._batch = NOTHING
         ring, written = self.ring, self._written
 
         def give_back() -> None:

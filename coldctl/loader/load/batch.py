@@ -23,3 +23,7 @@ class Batch(NamedTuple):
     arrivals: Arrivals
     lanes: Sequence[int] | None = None
     layer_of: Mapping[int, int] = {}
+
+
+NOTHING = Batch((), None, (), Arrivals(0, ()))
+"""What an engine has to do when it has nothing to do."""

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from coldctl.events import Events
 from coldctl.loader.device.protocol import Bytes, Device
-from coldctl.loader.load.reread import Part, Use, read_again
+from coldctl.loader.load.parts import Part
+from coldctl.loader.load.reread import Use, read_again
 from coldctl.loader.sink import BLOCK_BYTES
 from coldctl.units import MIB
 

@@ -33,7 +33,7 @@ def allocate(nbytes: int) -> NDArray[np.uint8]:
     if nbytes > free_bytes:
         raise _too_little(nbytes, f"{format_size(free_bytes)} are free by {limited_by}")
     try:
-        memory = mmap.mmap(-1, max(nbytes, 1))
+        memory = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, ValueError, OverflowError) as error:
         raise _too_little(nbytes, str(error)) from error
     with suppress(OSError):  # a kernel without huge pages only takes longer

@@ -15,11 +15,12 @@ from coldctl.loader.format import manifest
 from coldctl.loader.format.manifest import Manifest
 from coldctl.loader.format.rules import fault, finding
 from coldctl.loader.load.compare import Memory, compare
+from coldctl.loader.load.parts import Part, Parts
 from coldctl.loader.load.place import Placed
-from coldctl.loader.load.reread import STAGE, Part, file_sums, parts_of
-from coldctl.loader.load.sums import WINDOW_BYTES, Block, device_sums, host_sums
+from coldctl.loader.load.reread import STAGE, file_sums
+from coldctl.loader.load.sums import WINDOW_BYTES, Sums, device_sums, host_sums
 from coldctl.loader.load.wanted import Wanted
-from coldctl.loader.sink import Sums, sums_in
+from coldctl.loader.sink import has_sums, sums_in
 from coldctl.results import IntegrityFacts
 from coldctl.units import format_size
 
@@ -35,8 +36,8 @@ class Expected:
         """Those in the manifest in `folder`. Raises what `manifest.load` raises of one that cannot be used."""
         return cls(manifest.load(folder))
 
-    def sums(self, wanted: Wanted) -> list[Sums] | None:
-        """Those of `wanted`. None when it is a part of a tensor, or no tensor that the manifest has at that place.
+    def sums(self, wanted: Wanted) -> str | None:
+        """Those of `wanted`, as they are written. None for a part of a tensor, and for one that the manifest has not.
 
         Raises FaultError (`manifest.tensor`) when the manifest has the tensor, but not sums for each block.
         """
@@ -46,11 +47,10 @@ class Expected:
         place = (tensor.dtype, tensor.shape, file, tensor.offset_bytes, tensor.nbytes)
         if place != (listed.dtype, listed.shape, listed.file, listed.offset_bytes, listed.nbytes):
             return None
-        sums = sums_in(listed.block_sums, listed.nbytes)
-        if sums is None:
+        if not has_sums(listed.block_sums, listed.nbytes):
             message = f"{manifest.NAME} has not 32 hex digits of block sums for each 4 MiB of tensor {wanted.name}"
             raise fault(finding("manifest.tensor", message, file=file, tensor=wanted.name))
-        return sums
+        return listed.block_sums
 
 
 def check(
@@ -76,23 +76,19 @@ def check(
     the file; where only the manifest was needed, the file has not been read again.
     """
     begun_seconds = time.perf_counter()
-    tensors = [(each, None if exact else expected.sums(each.wanted)) for each in placed]
-    listed: list[tuple[Part, Sums]] = []
-    unlisted: list[Part] = []
-    for order, (each, sums) in enumerate(tensors):
-        if sums is None:
-            unlisted += parts_of(order, each)
-        else:
-            listed += zip(parts_of(order, each), sums, strict=True)
+    plan = list(placed)
+    written = [None if exact else expected.sums(each.wanted) for each in plan]
+    listed = Parts(plan, [order for order, sums in enumerate(written) if sums is not None])
+    unlisted = Parts(plan, [order for order, sums in enumerate(written) if sums is None])
 
-    events.begin("checking", sum(each.wanted.nbytes for each, _ in tensors))
-    differing = _against_manifest(listed, memory, device, events)
+    events.begin("checking", listed.nbytes + unlisted.nbytes)
+    differing = _against_manifest(listed, "".join(filter(None, written)), memory, device, events)
     differing += _against_files(unlisted, memory, device, events, exact=exact)
     events.end()
     if differing:
         raise _error(differing)
-    manifest_tensors = sum(sums is not None for _, sums in tensors)
-    return IntegrityFacts(manifest_tensors, len(tensors) - manifest_tensors, exact, time.perf_counter() - begun_seconds)
+    file_tensors = written.count(None)
+    return IntegrityFacts(len(plan) - file_tensors, file_tensors, exact, time.perf_counter() - begun_seconds)
 
 
 class _Differing(NamedTuple):
@@ -100,41 +96,41 @@ class _Differing(NamedTuple):
     `first_bytes` is the first byte of the tensor that differs, where it is known."""
 
     part: Part
-    listed: Sums | None
+    listed: tuple[int, int] | None
     first_bytes: int | None
 
 
 def _against_manifest(
-    listed: Sequence[tuple[Part, Sums]], memory: Memory, device: Device | None, events: Events
+    parts: Parts, block_sums: str, memory: Memory, device: Device | None, events: Events
 ) -> list[_Differing]:
-    found = _memory_sums([part for part, _ in listed], memory, device, events)
-    return [_Differing(part, sums, None) for (part, sums), held in zip(listed, found, strict=True) if held != sums]
+    listed = sums_in(block_sums)
+    found = _memory_sums(parts, memory, device, events)
+    numbers = np.flatnonzero((found != listed).any(1)).tolist()
+    return [_Differing(parts.part(number), tuple(listed[number].tolist()), None) for number in numbers]
 
 
 def _against_files(
-    parts: Sequence[Part], memory: Memory, device: Device | None, events: Events, *, exact: bool
+    parts: Parts, memory: Memory, device: Device | None, events: Events, *, exact: bool
 ) -> list[_Differing]:
     if exact or device is None:
         return [_Differing(part, None, at) for part, at in compare(parts, memory, device, events)]
     in_files = file_sums(parts, events)
-    found = _memory_sums(parts, memory, device, NULL)
-    return [
-        _Differing(part, None, None) for part, sums, held in zip(parts, in_files, found, strict=True) if held != sums
-    ]
+    found = _memory_sums(parts, memory, device, NULL).tolist()
+    numbers = [number for number, sums in enumerate(found) if tuple(sums) != in_files[number]]
+    return [_Differing(parts.part(number), None, None) for number in numbers]
 
 
-def _memory_sums(parts: Sequence[Part], memory: Memory, device: Device | None, events: Events) -> list[Sums]:
-    blocks = [Block(part.at_bytes, part.nbytes) for part in parts]
+def _memory_sums(parts: Parts, memory: Memory, device: Device | None, events: Events) -> Sums:
     if device is None:
-        return host_sums(np.asarray(memory).data, blocks, events)
+        return host_sums(np.asarray(memory).data, parts.blocks, events)
     import torch
 
     try:
-        sums = device_sums(memory, blocks)
+        sums = device_sums(memory, parts.blocks)
     except torch.OutOfMemoryError as error:
         wanted = format_size(2 * WINDOW_BYTES)
         raise _no_room(f"{device.name} has no {wanted} left to compute block sums in") from error
-    events.advance(sum(part.nbytes for part in parts))
+    events.advance(parts.nbytes)
     return sums
 
 
@@ -151,7 +147,7 @@ def _error(differing: Sequence[_Differing]) -> ColdctlError:
     name, file = part.wanted.name, part.wanted.source.name
     block = f"bytes {part.start_bytes} to {part.start_bytes + part.nbytes}"
     error: ColdctlError
-    if listed is not None and file_sums([part], NULL) != [listed]:
+    if listed is not None and file_sums([part], NULL)[part.number] != listed:
         message = f"{block} of tensor {name} differ from what was written"
         error = fault(finding("digest.mismatch", message, file=file, tensor=name), others)
     else:

@@ -168,7 +168,8 @@ def forget_frames(error: BaseException, running: Running | None = None) -> None:
     """Let go of the memory of a load that failed: the frames of the traceback would hold it as long as the error."""
     if running:
         del running.prepared
-    seen: BaseException | None = error
-    while seen is not None:
-        traceback.clear_frames(seen.__traceback__)
-        seen = seen.__cause__ or seen.__context__
+    chain: list[BaseException | None] = [error]
+    while chain:
+        if (seen := chain.pop()) is not None:
+            traceback.clear_frames(seen.__traceback__)
+            chain += [seen.__cause__, seen.__context__]

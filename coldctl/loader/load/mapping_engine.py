@@ -36,7 +36,7 @@ class MappingEngine:
 
     def map(self, wanted: Iterable[Wanted]) -> None:
         """Map the files of `wanted`. Raises OSError (ENOMEM, ENODEV) and what opening a source raises."""
-        sources: dict[int, Source] = {id(each.source): each.source for each in wanted if each.nbytes}
+        sources: dict[int, Source] = {id(each.source): each.source for each in wanted}
         with Filler(self._routes, ()) as filler:
             for key, source in sources.items():
                 self.maps[key] = Mapping(filler.descriptor(source), source.size_bytes)

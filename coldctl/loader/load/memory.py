@@ -25,7 +25,8 @@ def views_of(memory: Any, placed: Iterable[Placed], *, numpy: bool) -> dict[str,
     if not hasattr(memory, "device") or not hasattr(memory, "data_ptr"):
         import torch
 
-        memory = torch.from_numpy(memory)
+        # from_numpy gives an empty array a stride of 0, and no dtype of wider elements can be viewed on that.
+        memory = torch.from_numpy(memory) if len(memory) else torch.empty(0, dtype=torch.uint8)
     return torch_views(memory, placed)
 
 

@@ -107,18 +107,24 @@ class Settings:
         _one_of("framework", self.framework, get_args(Framework))
         if on_device:
             self._check_device()
-        elif self.lanes:
-            raise UsageError("lanes are streams of a device, and the host has none")
-        if self.alloc == "map" and (self.mode != "auto" or self.tp is not None):
-            raise UsageError(
-                'alloc="map" reads nothing, so it takes no mode, and no tp, which gathers', hint="use arena"
-            )
+        else:
+            self._check_host()
         if self.chunk_bytes < _LEAST_CHUNK_BYTES or self.chunk_bytes % _LEAST_CHUNK_BYTES:
             raise UsageError(f"chunk_bytes is {self.chunk_bytes}, expected whole MiB, 1 or more")
         if self.slots < _LEAST_SLOTS:
             raise UsageError(f"ring_bytes is {self.ring_bytes}, expected at least two chunks of {self.chunk_bytes}")
         if not self.deadline_seconds > 0 or not 0 <= self.bus_threshold <= 1:
             raise UsageError("deadline_seconds must be over 0, and bus_threshold from 0 to 1")
+
+    def _check_host(self) -> None:
+        if self.lanes:
+            raise UsageError("lanes are streams of a device, and the host has none")
+        if self.alloc == "map" and (self.mode != "auto" or self.tp is not None):
+            raise UsageError(
+                'alloc="map" reads nothing, so it takes no mode, and no tp, which gathers', hint="use arena"
+            )
+        if self.alloc == "per-tensor" and self.mode == "direct":
+            raise UsageError("direct reads need an arena, where tensors lie as in the file", hint='use alloc="arena"')
 
     def _check_device(self) -> None:
         if self.framework == "numpy":

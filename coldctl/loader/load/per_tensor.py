@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from coldctl.errors import ColdctlError, OutOfMemoryError
 from coldctl.events import Events
 from coldctl.loader.device.protocol import Device
 from coldctl.loader.load.batch import Batch
+from coldctl.loader.load.clock import Interval
 from coldctl.loader.load.engine import Reads
 from coldctl.loader.load.fill import Filler
 from coldctl.loader.load.route import Routes
@@ -23,13 +25,16 @@ class PerTensorEngine:
     def __init__(self, device: Device | None, routes: Routes, events: Events) -> None:
         self.reads = Reads()
         self.memory: dict[int, Any] = {}
+        self.h2d: list[Interval] = []
         self._device = device
+        self._read: list[Interval] = []
         self._routes = routes
         self._events = events
 
     def run(self, batch: Batch) -> None:
         """Read each tensor whole: there is one transfer for each (`transfers.alone`), and no arena."""
         self.reads.streams = 1
+        self._read = []
         with Filler(self._routes, batch.wanted) as filler:
             for transfer in batch.transfers:
                 self._events.raise_if_stopped()
@@ -40,23 +45,26 @@ class PerTensorEngine:
                     raise
                 batch.arrivals.done(transfer)
                 self._events.advance(transfer.nbytes)
-            self.reads.add(filler, [])
+            self.reads.add(filler, self._read)
 
     def _one(self, filler: Filler, transfer: Transfer, wanted: Wanted) -> None:
         host = _host_memory(transfer)
+        begun_seconds = time.perf_counter()
+        filler.fill(transfer, memoryview(host))
+        read_seconds = time.perf_counter()
+        self._read.append((begun_seconds, read_seconds))
         if self._device is None:
-            filler.fill(transfer, memoryview(host))
             self.memory[transfer.first] = host
             return
         import torch
 
         to = self._device.allocate_like(wanted.dtype, wanted.shape)
-        filler.fill(transfer, memoryview(host))
         try:
             self._device.copy_plainly(to, torch.from_numpy(host))
         except ColdctlError as error:
             error.locate(stage="h2d", file=transfer.source.name, tensor=transfer.name)
             raise
+        self.h2d.append((read_seconds, time.perf_counter()))
         self.memory[transfer.first] = to
 
     def close(self) -> None:

@@ -7,14 +7,13 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
 
 from coldctl.errors import ColdctlError, EnvironmentLacksError, InputError
 from coldctl.events import Events
-from coldctl.loader.load.place import Placed
-from coldctl.loader.load.wanted import Gather, Wanted
+from coldctl.loader.load.parts import Part
+from coldctl.loader.load.wanted import Gather
 from coldctl.loader.pool import Worker, default_streams_cap, share_out
-from coldctl.loader.sink import BLOCK_BYTES, Sums, word_sums
+from coldctl.loader.sink import BLOCK_BYTES, word_sums
 from coldctl.loader.source import LastOpened, OpenSource
 
 STAGE = "verify"
@@ -22,33 +21,8 @@ STAGE = "verify"
 _FIRST_THREADS = 2
 
 
-class Part(NamedTuple):
-    """A block of the plan's tensor number `order`, the unit of block sums: `nbytes` from `start_bytes` of it on.
-
-    In memory it begins at `at_bytes`, in the file (where the tensor is not gathered) at `offset_bytes`.
-    """
-
-    order: int
-    start_bytes: int
-    nbytes: int
-    wanted: Wanted
-    at_bytes: int
-
-    @property
-    def offset_bytes(self) -> int:
-        return self.wanted.offset_bytes + self.start_bytes
-
-
 Use = Callable[[Part, memoryview], None]
 """Takes the bytes that the file has for a part. They are valid during the call only."""
-
-
-def parts_of(order: int, placed: Placed) -> Iterator[Part]:
-    """The blocks of a tensor, none for one without bytes."""
-    wanted, at_bytes = placed
-    for start_bytes in range(0, wanted.nbytes, BLOCK_BYTES):
-        nbytes = min(BLOCK_BYTES, wanted.nbytes - start_bytes)
-        yield Part(order, start_bytes, nbytes, wanted, at_bytes + start_bytes)
 
 
 def read_again(parts: Iterable[Part], make_use: Callable[[], Use], events: Events) -> None:
@@ -82,15 +56,15 @@ def read_again(parts: Iterable[Part], make_use: Callable[[], Use], events: Event
         raise
 
 
-def file_sums(parts: Sequence[Part], events: Events) -> list[Sums]:
-    """The block sums of `parts` as their files are now, in their order. Raises what `read_again` raises."""
-    sums: dict[tuple[int, int], Sums] = {}
+def file_sums(parts: Iterable[Part], events: Events) -> dict[int, tuple[int, int]]:
+    """The block sums of `parts` as their files are now, by number. Raises what `read_again` raises."""
+    sums: dict[int, tuple[int, int]] = {}
 
-    def use(part: Part, piece: memoryview) -> None:
-        sums[part.order, part.start_bytes] = word_sums(piece, 0)
+    def use(part: Part, in_file: memoryview) -> None:
+        sums[part.number] = word_sums(in_file, 0)
 
     read_again(parts, lambda: use, events)
-    return [sums[part.order, part.start_bytes] for part in parts]
+    return sums
 
 
 def _together(parts: Iterable[Part]) -> Iterator[list[Part]]:

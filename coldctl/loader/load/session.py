@@ -187,6 +187,8 @@ class Session:
             begun_seconds = copies.begun_seconds
             moved = [(begun_seconds + begin, begun_seconds + end) for begin, end in copies.intervals]
             self.stages.add("h2d", moved, copies.bytes)
+        elif isinstance(self.engine, PerTensorEngine):
+            self.stages.add("h2d", self.engine.h2d, reads.read_bytes)
 
     def close(self) -> None:
         self.engine.close()

@@ -27,6 +27,8 @@ def load_each(load: Load, settings: Settings, devices: Sequence[Device | None], 
         raise UsageError("devices is empty, expected one at least")
     watched = Watched(settings.events)
     parts = [_part(replace(settings, events=watched), split, (i, len(devices))) for i in range(len(devices))]
+    for part, device in zip(parts, devices, strict=True):
+        part.check(on_device=device is not None)
     loaded: list[Loaded | None] = [None] * len(devices)
     failures: list[BaseException] = []
 

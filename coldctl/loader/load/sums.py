@@ -6,18 +6,24 @@ They find bytes that were lost, changed, swapped or moved, and are no proof agai
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coldctl.events import NULL, Events
 from coldctl.loader.device.protocol import Bytes
 from coldctl.loader.pool import default_streams_cap, share_out
-from coldctl.loader.sink import BLOCK_BYTES, Sums, word_sums
+from coldctl.loader.sink import BLOCK_BYTES, word_sums
 from coldctl.units import MIB
+
+Blocks = NDArray[np.int64]
+"""Shape [blocks, 2]: the first byte in memory (of a device: a multiple of 8), and how many, from 1 to BLOCK_BYTES."""
+
+Sums = NDArray[np.uint64]
+"""Shape [blocks, 2]: S1 and S2."""
 
 WINDOW_BYTES = 64 * MIB
 """What one running sum covers: a block at least, and enough for the device to work longer than Python asks it to."""
@@ -25,36 +31,31 @@ WINDOW_BYTES = 64 * MIB
 _WORD_BYTES = 8
 _FIRST_THREADS = 2
 
-_Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
+_Numbers = NDArray[np.int64]
 _Tensor = Any
 
 
-class Block(NamedTuple):
-    """`nbytes` of memory (1 to BLOCK_BYTES) that begin at `at_bytes`, a multiple of 8."""
-
-    at_bytes: int
-    nbytes: int
-
-
-def host_sums(memory: memoryview, blocks: Sequence[Block], events: Events = NULL) -> list[Sums]:
-    """The sums of each of `blocks` of `memory`, bytes of the host, in their order, computed on several threads.
+def host_sums(memory: memoryview, blocks: Blocks, events: Events = NULL) -> Sums:
+    """The sums of each of `blocks` of `memory`, bytes of the host, computed on several threads.
 
     Advances `events` by the bytes of the blocks, and raises StoppedError when it asks for that.
     """
-    sums: list[Sums] = [(0, 0)] * len(blocks)
+    sums = np.zeros(blocks.shape, dtype=np.uint64)
+    places = blocks.tolist()
 
     def work(batch: range) -> Iterator[int]:
         for number in batch:
-            at_bytes, nbytes = blocks[number]
+            at_bytes, nbytes = places[number]
             sums[number] = word_sums(memory[at_bytes : at_bytes + nbytes], 0)
-        yield sum(blocks[number].nbytes for number in batch)
+        yield sum(places[number][1] for number in batch)
 
-    share_out(_batches(blocks), lambda: nullcontext(work), events, first=_FIRST_THREADS, cap=default_streams_cap())
+    batches = _batches(blocks[:, 1].tolist())
+    share_out(batches, lambda: nullcontext(work), events, first=_FIRST_THREADS, cap=default_streams_cap())
     return sums
 
 
-def device_sums(memory: Bytes, blocks: Sequence[Block]) -> list[Sums]:
-    """The sums of each of `blocks` of `memory`, a 1-D torch.uint8 tensor whose address is a multiple of 8, in order.
+def device_sums(memory: Bytes, blocks: Blocks) -> Sums:
+    """The sums of each of `blocks` of `memory`, a 1-D torch.uint8 tensor whose address is a multiple of 8.
 
     Computed where `memory` is, by torch alone, in calls whose number depends on the bytes and not on the blocks. Takes
     2 x WINDOW_BYTES there, and 400 bytes for each block; raises torch.OutOfMemoryError where they cannot be had. What
@@ -66,11 +67,11 @@ def device_sums(memory: Bytes, blocks: Sequence[Block]) -> list[Sums]:
     """
     import torch
 
-    if not blocks:
-        return []
-    places = np.fromiter(itertools.chain.from_iterable(blocks), np.int64, 2 * len(blocks)).reshape(-1, 2)
-    order = np.argsort(places[:, 0], kind="stable")
-    at_bytes, nbytes = places[order].T
+    sums = np.empty(blocks.shape, dtype=np.uint64)
+    if not len(blocks):
+        return sums
+    order = np.argsort(blocks[:, 0], kind="stable")
+    at_bytes, nbytes = blocks[order].T
     whole_words, tail_bytes = np.divmod(nbytes, _WORD_BYTES)
 
     running, twice = _running_sums(memory, at_bytes // _WORD_BYTES, whole_words)
@@ -78,11 +79,9 @@ def device_sums(memory: Bytes, blocks: Sequence[Block]) -> list[Sums]:
     words = torch.from_numpy(whole_words).to(memory.device)
     sum1 = running[1] - running[0]
     sum2 = (words + 1) * sum1 - (twice[1] - twice[0] - words * running[0])
-    found = torch.stack([sum1 + tail, sum2 + (words + 1) * tail])
-
-    sums = np.empty((2, len(blocks)), dtype=np.uint64)
-    sums[:, order] = found.cpu().numpy().view(np.uint64)
-    return list(zip(*sums.tolist(), strict=True))
+    found = torch.stack([sum1 + tail, sum2 + (words + 1) * tail], 1)
+    sums[order] = found.cpu().numpy().view(np.uint64)
+    return sums
 
 
 def _running_sums(memory: Bytes, starts: _Numbers, lengths: _Numbers) -> tuple[_Tensor, _Tensor]:
@@ -113,7 +112,7 @@ def _windows(starts: Sequence[int], ends: Sequence[int]) -> Iterator[tuple[slice
     for number, end in enumerate(ends):
         if (end - starts[first]) * _WORD_BYTES > WINDOW_BYTES:
             yield slice(first, number), starts[first], stop
-            first, stop = number, 0
+            first = number
         stop = max(stop, end)
     yield slice(first, len(ends)), starts[first], stop
 
@@ -128,12 +127,13 @@ def _last_words(memory: Bytes, at_bytes: _Numbers, nbytes: _Numbers) -> _Tensor:
     return ((found * (place < length)) << (8 * place)).sum(1)
 
 
-def _batches(blocks: Sequence[Block]) -> Iterator[range]:
-    """The numbers of the blocks, as many together as have BLOCK_BYTES."""
+def _batches(sizes: Sequence[int]) -> Iterator[range]:
+    """The numbers of blocks of `sizes`, as many together as have BLOCK_BYTES."""
     first = batch_bytes = 0
-    for number, block in enumerate(blocks):
-        if batch_bytes + block.nbytes > BLOCK_BYTES:
+    for number, nbytes in enumerate(sizes):
+        if batch_bytes + nbytes > BLOCK_BYTES:
             yield range(first, number)
             first, batch_bytes = number, 0
-        batch_bytes += block.nbytes
-    yield range(first, len(blocks))
+        batch_bytes += nbytes
+    if batch_bytes:
+        yield range(first, len(sizes))

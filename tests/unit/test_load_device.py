@@ -1,0 +1,628 @@
+"""Loading onto a device, driven through the stand-in: every way gives the file's bytes, and every fault is an error
+that names file, tensor and stage, after which all memory is back."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import coldctl
+from coldctl.errors import (
+    CancelledError,
+    ColdctlError,
+    CorruptedError,
+    DeviceError,
+    EnvironmentLacksError,
+    FaultError,
+    NotLoadedError,
+    OutOfMemoryError,
+    PinError,
+    StoppedError,
+    UsageError,
+)
+from coldctl.events import Events
+from coldctl.jobs.repack import RepackOptions, repack
+from tests import standin
+from tests.standin import StandIn
+from tests.tiny import Tensors, made, write_shard, write_sharded
+
+MIB = 1 << 20
+SMALL_RING: dict[str, Any] = {"chunk_bytes": MIB, "ring_bytes": 2 * MIB}
+QUIET: dict[str, Any] = {**SMALL_RING, "bus_threshold": 0.0}
+"""A stand-in's bus is a memcpy whose rate means nothing."""
+
+MODES = ("auto", "ring", "direct", "mapped", "per-tensor", "gds")
+
+
+def layered(layers: int = 3) -> list[Tensors]:
+    """Two shards of a small model: some tensors aligned, some not, one larger than a chunk, one empty."""
+    first: dict[str, Any] = {"model.embed_tokens.weight": made("BF16", 700, 512), "model.norm.weight": made("F32", 33)}
+    second: dict[str, Any] = {"odd": made("U8", 4097), "empty": made("F32", 0, 4), "lm_head.weight": made("BF16", 3, 5)}
+    for layer in range(layers):
+        shard = first if layer % 2 else second
+        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+            shard[f"model.layers.{layer}.self_attn.{name}.weight"] = made(
+                "BF16", 256, 256, seed=hash((layer, name)) % 97
+            )
+        shard[f"model.layers.{layer}.mlp.up_proj.weight"] = made("F8_E4M3", 3002, 512, seed=layer)
+    return [first, second]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    write_sharded(folder, layered())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(model: Path) -> dict[str, torch.Tensor]:
+    return {name: tensor for path in sorted(model.glob("*.safetensors")) for name, tensor in load_file(path).items()}
+
+
+@pytest.fixture
+def device() -> Iterator[StandIn]:
+    """A stand-in that has to be clean again when a test is over."""
+    device = StandIn()
+    device.watch = device.poison = True
+    yield device
+    device.let_go()
+    expect_all_back(device)
+    assert device.violations == []
+
+
+def expect_all_back(device: StandIn) -> None:
+    deadline = time.monotonic() + 3
+    accounts = ("allocated", "pinned", "registered", "mapped")
+    while held := {name: getattr(device, name).now_bytes for name in accounts if getattr(device, name).now_bytes}:
+        gc.collect()
+        assert time.monotonic() < deadline, held
+        time.sleep(0.01)
+
+
+def expect_equal(loaded: Any, expected: dict[str, torch.Tensor]) -> None:
+    assert set(loaded) == set(expected)
+    for name, tensor in expected.items():
+        assert loaded[name].dtype == tensor.dtype, name
+        assert loaded[name].shape == tensor.shape, name
+        assert torch.equal(as_bytes(loaded[name]), as_bytes(tensor)), name
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().view(-1).view(torch.uint8) if tensor.numel() else torch.empty(0, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_gives_the_bytes_of_the_file(
+    model: Path, expected: dict[str, torch.Tensor], device: StandIn, mode: Any
+) -> None:
+    with coldctl.open(model) as checkpoint:
+        loaded = checkpoint.load(device, mode=mode, **QUIET)
+        expect_equal(loaded, expected)
+        report = loaded.report
+    assert report.device == "stand-in:0"
+    assert report.bytes == sum(tensor.numel() * tensor.element_size() for tensor in expected.values())
+    assert report.mode == (mode if mode != "auto" else report.mode)
+    if mode == "direct":
+        assert report.direct_bytes > 0.75 * report.bytes
+    if mode == "gds":
+        assert report.gds_bytes > 0.5 * report.bytes
+    if mode != "per-tensor":
+        assert report.arena_bytes >= report.bytes
+    del loaded
+
+
+@pytest.mark.parametrize("order", ["file", "name", "layers", "attention-first"])
+def test_every_order_and_lanes_give_the_bytes_of_the_file(
+    model: Path, expected: dict[str, torch.Tensor], device: StandIn, order: Any
+) -> None:
+    with coldctl.open(model) as checkpoint:
+        expect_equal(checkpoint.load(device, order=order, **QUIET), expected)
+        expect_equal(checkpoint.load(device, order=order, lanes=True, edges_last=True, **QUIET), expected)
+
+
+def test_tensors_are_views_of_one_arena_that_begins_on_a_page(model: Path, device: StandIn) -> None:
+    with coldctl.open(model) as checkpoint:
+        loaded = checkpoint.load(device, **QUIET)
+    storages = {tensor.untyped_storage().data_ptr() for tensor in loaded.values() if tensor.numel()}
+    assert len(storages) == 1
+    assert all(tensor.data_ptr() % tensor.element_size() == 0 for tensor in loaded.values())
+    del loaded
+
+
+def test_a_tensor_that_is_kept_keeps_the_arena_and_the_last_one_frees_it(model: Path, device: StandIn) -> None:
+    with coldctl.open(model) as checkpoint:
+        loaded = checkpoint.load(device, **QUIET)
+    kept = loaded["odd"].clone(), loaded["odd"]
+    del loaded
+    gc.collect()
+    assert device.allocated.now_bytes > 0
+    assert torch.equal(*kept)
+    del kept
+
+
+def test_the_ring_is_gone_when_the_load_is_over(model: Path, device: StandIn) -> None:
+    with coldctl.open(model) as checkpoint:
+        loaded = checkpoint.load(device, **QUIET)
+    assert device.pinned.now_bytes == 0
+    assert device.pinned.peak_bytes == 2 * MIB
+    assert loaded.report.ring is not None
+    assert (loaded.report.ring.slots, loaded.report.ring.slot_bytes) == (2, MIB)
+    del loaded
+
+
+def test_lanes_report_their_overlap_and_when_attention_was_ready(model: Path, device: StandIn) -> None:
+    device.lanes_help = False
+    with coldctl.open(model) as checkpoint:
+        report = checkpoint.load(device, order="layers", lanes=True, **QUIET).report
+    assert report.copies is not None
+    assert report.copies.streams == 4
+    assert report.copies.overlap_share is not None
+    assert 0 <= report.copies.overlap_share <= 1
+    assert len(report.attention_ready_seconds) == 3
+    assert list(report.attention_ready_seconds) == sorted(report.attention_ready_seconds)
+    assert "lanes order the copies, and add no bandwidth" in " ".join(report.notes)
+
+
+def test_attention_is_not_marked_ready_before_its_last_lane(tmp_path: Path, device: StandIn) -> None:
+    """k is copied last and slowly: the mark of the layer comes after it, not after the other lanes."""
+    tensors = {f"model.layers.0.self_attn.{p}_proj.weight": made("U8", MIB) for p in ("q", "v", "o", "k")}
+    write_shard(tmp_path / "model.safetensors", tensors)
+    ends: dict[str, float] = {}
+
+    def slowly(to: Any, source: Any) -> None:
+        time.sleep(0.2)
+        to.copy_(source)
+        ends["k"] = time.perf_counter()
+
+    device.copies = dict.fromkeys(range(4, 12), slowly)
+    begun = time.perf_counter()
+    with coldctl.open(tmp_path) as checkpoint:
+        loaded = checkpoint.load(device, lanes=True, mode="ring", **SMALL_RING)
+    assert ends
+    assert loaded.report.attention_ready_seconds[0] >= ends["k"] - begun - 0.05
+    del loaded
+
+
+# What goes wrong on the way
+
+
+def once_for_pages(wrong: standin.Copy) -> standin.Copy:
+    """The first copy of two pages and more goes wrong, the others do not."""
+    left = [wrong]
+
+    def copy(to: Any, source: Any) -> None:
+        (left.pop() if left and len(to) >= 2 * standin.PAGE_BYTES else standin.faithfully)(to, source)
+
+    return copy
+
+
+@pytest.fixture
+def listed(model: Path, tmp_path: Path) -> Path:
+    """The model with a manifest beside it."""
+    repack(RepackOptions(str(model), str(tmp_path / "listed")), Events())
+    return tmp_path / "listed"
+
+
+@pytest.mark.parametrize("wrong", [standin.with_a_flipped_bit, standin.with_two_pages_swapped, standin.dropped])
+@pytest.mark.parametrize("how", [{"verify": True}, {"exact": True}])
+@pytest.mark.parametrize("with_manifest", [True, False])
+def test_a_copy_that_goes_wrong_is_found_and_named(
+    model: Path, listed: Path, device: StandIn, wrong: Any, how: Any, with_manifest: bool
+) -> None:
+    device.copies = dict.fromkeys(range(99), once_for_pages(wrong))
+    with (
+        coldctl.open(listed if with_manifest else model) as checkpoint,
+        pytest.raises(CorruptedError) as caught,
+    ):
+        checkpoint.load(device, mode="ring", **how, **SMALL_RING)
+    error = caught.value
+    assert error.stage == "verify"
+    assert error.file is not None
+    assert error.file.endswith(".safetensors")
+    assert error.tensor in str(error)
+    del caught, error
+
+
+@pytest.mark.parametrize("mode", ["ring", "direct", "mapped"])
+def test_an_unverified_load_does_not_see_it(model: Path, device: StandIn, mode: Any) -> None:
+    """Which is why the docstring of load promises nothing without verify."""
+    device.copies = {1: standin.with_a_flipped_bit}
+    with coldctl.open(model) as checkpoint:
+        checkpoint.load(device, mode=mode, **SMALL_RING)
+
+
+def test_a_file_that_changed_since_its_manifest_is_the_file_s_fault(listed: Path, device: StandIn) -> None:
+    path = sorted(listed.glob("*.safetensors"))[0]
+    with path.open("r+b") as file:
+        file.seek(-100, 2)
+        byte = file.read(1)[0]
+        file.seek(-100, 2)
+        file.write(bytes([byte ^ 1]))
+    with coldctl.open(listed) as checkpoint, pytest.raises(FaultError, match=path.name) as caught:
+        checkpoint.load(device, verify=True, **QUIET)
+    assert caught.value.rule == "digest.mismatch"
+    del caught
+
+
+def test_a_slot_is_not_filled_again_before_its_copy_is_over(
+    model: Path, expected: dict[str, torch.Tensor], device: StandIn
+) -> None:
+    """Slow copies, few slots, poison after each copy; every source is summed when it is sent and when it is copied."""
+    device.copy_bytes_per_second = 200e6
+    with coldctl.open(model) as checkpoint:
+        expect_equal(checkpoint.load(device, mode="ring", exact=True, **SMALL_RING), expected)
+    assert device.copies_done > 4
+
+
+def test_a_slot_that_is_handed_out_too_early_is_caught(
+    model: Path, device: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ring that believes every event at once sends slots whose bytes are overwritten: what is loaded is wrong, and
+    verifying says so."""
+    device.watch = False
+    device.copy_bytes_per_second = 100e6
+    monkeypatch.setattr(standin.StandInEvent, "done", lambda _: True)
+    monkeypatch.setattr(standin.StandInEvent, "seconds_since", lambda _, __: 0.0)
+    with coldctl.open(model) as checkpoint, pytest.raises(CorruptedError) as caught:
+        checkpoint.load(device, mode="ring", verify=True, **SMALL_RING)
+    assert caught.value.stage == "verify"
+    monkeypatch.undo()
+    time.sleep(0.5)  # the copies that nobody waited for
+    device.violations.clear()
+    del caught
+
+
+def failure(device: StandIn, model: Path, kind: type[ColdctlError], **options: Any) -> ColdctlError:
+    """What a load that has to fail raised, held as a caller may hold it, and nothing else."""
+    with coldctl.open(model) as checkpoint:
+        try:
+            checkpoint.load(device, **{**SMALL_RING, **options})
+        except kind as error:
+            return error
+    pytest.fail("no error")
+
+
+def expect_fault(
+    device: StandIn, model: Path, kind: type[ColdctlError], stage: str, *, named: bool = True, **options: Any
+) -> ColdctlError:
+    error = failure(device, model, kind, **options)
+    assert error.stage == stage
+    assert f"stage {stage}" in str(error)
+    assert bool(error.file and error.tensor) == named, (error.file, error.tensor)
+    expect_all_back(device)
+    return error
+
+
+@pytest.mark.parametrize("mode", ["auto", "ring", "mapped", "gds"])
+def test_no_device_memory_is_an_error_and_all_is_back(model: Path, device: StandIn, mode: Any) -> None:
+    device.capacity_bytes = 2 * MIB
+    expect_fault(device, model, OutOfMemoryError, "allocate", named=False, mode=mode)
+
+
+def test_no_device_memory_for_one_tensor_names_it(model: Path, device: StandIn) -> None:
+    device.allocations_left = 3
+    expect_fault(device, model, OutOfMemoryError, "allocate", mode="per-tensor")
+
+
+def test_no_pinned_memory_is_an_error(model: Path, device: StandIn) -> None:
+    device.pin_limit_bytes = 0
+    expect_fault(device, model, PinError, "pin", named=False, mode="ring")
+
+
+def test_a_window_that_cannot_be_registered_is_an_error(model: Path, device: StandIn) -> None:
+    device.register_fails = True
+    expect_fault(device, model, PinError, "pin", mode="mapped")
+
+
+def test_a_device_without_gds_says_what_it_lacks(model: Path, device: StandIn) -> None:
+    device.gds_lacks = "nvidia-fs is not loaded"
+    error = expect_fault(device, model, EnvironmentLacksError, "pin", named=False, mode="gds")
+    assert "nvidia-fs is not loaded" in str(error)
+
+
+@pytest.mark.parametrize("mode", ["auto", "ring", "mapped"])
+def test_a_device_that_fails_is_an_error(model: Path, device: StandIn, mode: Any) -> None:
+    def fail(to: Any, source: Any) -> None:
+        device.failure = "an illegal memory access was encountered"
+        to.copy_(source)
+
+    device.copies = {20: fail, 5: fail}
+    error = expect_fault(device, model, DeviceError, "h2d", mode=mode, bus_threshold=0.0)
+    assert "illegal memory access" in str(error)
+    device.violations.clear()  # a real one copies nothing any more, where the stand-in goes on
+
+
+@pytest.mark.parametrize("mode", ["ring", "mapped"])
+def test_a_copy_that_does_not_end_is_an_error_at_its_deadline_and_its_memory_comes_back_when_it_does(
+    model: Path, device: StandIn, mode: Any
+) -> None:
+    device.copies = {2: lambda to, source: (device.pause(), to.copy_(source))}
+    found = failure(device, model, DeviceError, mode=mode, deadline_seconds=0.3)
+    assert found.stage == "h2d"
+    assert found.file is not None
+    assert found.tensor is not None
+    assert "did not end within" in str(found)
+    assert device.allocated.now_bytes > 0  # a copy may still be writing there
+    device.let_go()
+    expect_all_back(device)
+
+
+def test_a_short_pinned_memory_halves_the_ring(model: Path, expected: dict[str, torch.Tensor], device: StandIn) -> None:
+    device.pin_limit_bytes = 5 * MIB
+    with coldctl.open(model) as checkpoint:
+        loaded = checkpoint.load(device, chunk_bytes=4 * MIB, ring_bytes=32 * MIB, bus_threshold=0.0)
+        expect_equal(loaded, expected)
+    ring = loaded.report.ring
+    assert ring is not None
+    assert (ring.slots, ring.slot_bytes, ring.halvings) == (2, 2 * MIB, 3)
+    assert "halved 3 times" in " ".join(loaded.report.notes)
+    del loaded
+
+
+def test_a_bus_that_stays_slow_is_given_up_and_said(device: StandIn, tmp_path: Path) -> None:
+    write_shard(tmp_path / "model.safetensors", {"large": made("U8", 24 * MIB)})
+
+    def slowly(to: Any, source: Any) -> None:
+        time.sleep(0.02)
+        to.copy_(source)
+
+    device.copies = dict.fromkeys(range(2, 100), slowly)  # the first two calibrate
+    with coldctl.open(tmp_path) as checkpoint:
+        loaded = checkpoint.load(device, **SMALL_RING)
+    copies = loaded.report.copies
+    assert copies is not None
+    assert copies.fallback is not None
+    assert "over 16 chunks, under the threshold" in copies.fallback
+    assert copies.fallback in loaded.report.notes
+    assert copies.bytes + copies.plain_bytes == 24 * MIB
+    assert 0 < copies.plain_bytes <= (24 - 15) * MIB
+    assert torch.equal(loaded["large"], load_file(tmp_path / "model.safetensors")["large"])
+    del loaded
+
+
+def test_a_bus_that_is_slow_now_and_then_is_not_given_up(device: StandIn, tmp_path: Path) -> None:
+    write_shard(tmp_path / "model.safetensors", {"large": made("U8", 24 * MIB)})
+    device.copies = {
+        number: lambda to, source: (time.sleep(0.02), to.copy_(source)) for number in range(3, 100) if number % 8
+    }
+    with coldctl.open(tmp_path) as checkpoint:
+        copies = checkpoint.load(device, **{**SMALL_RING, "bus_threshold": 0.05}).report.copies
+    assert copies is not None
+    assert (copies.fallback, copies.plain_bytes) == (None, 0)
+
+
+def test_a_stop_ends_the_load_and_gives_all_back(model: Path, device: StandIn) -> None:
+    class Stopping(Events):
+        def __init__(self) -> None:
+            self.left_bytes = 2 * MIB
+
+        def advance(self, nbytes: int) -> None:
+            self.left_bytes -= nbytes
+
+        def raise_if_stopped(self) -> None:
+            if self.left_bytes < 0:
+                raise StoppedError(15)
+
+    with coldctl.open(model) as checkpoint, pytest.raises(StoppedError):
+        checkpoint.load(device, events=Stopping(), **QUIET)
+
+
+def test_a_stop_is_heard_while_a_copy_hangs(model: Path, device: StandIn) -> None:
+    stop = threading.Event()
+
+    class Stopping(Events):
+        def raise_if_stopped(self) -> None:
+            if stop.is_set():
+                raise StoppedError(15)
+
+    device.copies = {2: lambda to, source: (device.pause(), stop.set(), to.copy_(source))}
+    timer = threading.Timer(1.0, device.let_go)
+    timer.start()
+    with coldctl.open(model) as checkpoint, pytest.raises(StoppedError):
+        checkpoint.load(device, mode="ring", events=Stopping(), deadline_seconds=30, **SMALL_RING)
+    timer.join()
+
+
+# The first layers first
+
+
+def test_the_first_layers_are_there_and_the_rest_is_not(
+    model: Path, expected: dict[str, torch.Tensor], device: StandIn
+) -> None:
+    arrived: list[str] = []
+    over = threading.Event()
+    in_first = {n for n in expected if ".layers.1." not in n and ".layers.2." not in n} - {
+        "lm_head.weight",
+        "model.norm.weight",
+    }
+    with coldctl.open(model) as checkpoint:
+        gate = threading.Event()
+
+        class Gated(Events):
+            """Lets the first part through, and holds the second at its beginning."""
+
+            parts = 0
+
+            def begin(self, label: str, total_bytes: int) -> None:  # noqa: ARG002
+                self.parts += 1
+                if self.parts == 2:
+                    gate.wait()
+
+        loading = checkpoint.load(device, first_layers=1, events=Gated(), **QUIET)
+        assert set(loading.loaded) == in_first
+        assert not loading.done
+        for name in in_first:
+            assert name in loading
+            assert torch.equal(as_bytes(loading[name]), as_bytes(expected[name]))
+        for name in set(expected) - in_first:
+            assert name not in loading
+            with pytest.raises(NotLoadedError, match=name):
+                loading[name]
+        with pytest.raises(KeyError, match="nothing"):
+            loading["nothing"]
+        total = sum(tensor.numel() * tensor.element_size() for tensor in expected.values())
+        first = sum(expected[name].numel() * expected[name].element_size() for name in in_first)
+        assert loading.progress == (first, total)
+        with pytest.raises(TimeoutError):
+            loading.wait(0.05)
+        loading.on_tensor(lambda name, _: arrived.append(name))
+        loading.on_done(lambda _: over.set())
+        assert set(arrived) == in_first
+        gate.set()
+        expect_equal(loading.wait(60), expected)
+        assert over.wait(10)
+        assert loading.done
+        assert loading.progress == (total, total)
+        assert sorted(arrived) == sorted(expected)
+        assert loading.wait().report.first_layers_seconds is not None
+    del loading
+
+
+@pytest.mark.parametrize("mode", ["ring", "mapped", "per-tensor"])
+def test_cancelling_stops_the_rest_and_gives_its_memory_back(model: Path, device: StandIn, mode: Any) -> None:
+    device.copy_bytes_per_second = 20e6
+    with coldctl.open(model) as checkpoint:
+        loading = checkpoint.load(device, first_layers=0, mode=mode, **SMALL_RING)
+        kept = loading.loaded
+        loading.cancel()
+    for _ in range(2):
+        with pytest.raises(CancelledError):
+            loading.wait()
+    with pytest.raises(CancelledError):
+        loading["odd"]
+    assert loading.done
+    assert loading.loaded == {}
+    del kept, loading
+
+
+def test_an_error_in_the_background_surfaces_in_wait(model: Path, device: StandIn) -> None:
+    with coldctl.open(model) as checkpoint:
+        device.copies = dict.fromkeys(range(9, 99), standin.with_a_flipped_bit)
+        loading = checkpoint.load(device, first_layers=1, mode="ring", verify=True, **SMALL_RING)
+        for _ in range(2):
+            with pytest.raises(CorruptedError):
+                loading.wait(60)
+        assert loading.done
+        assert loading.loaded == {}
+        with pytest.raises(CorruptedError):
+            loading["odd"]
+        expect_all_back(device)
+
+
+def test_what_a_callback_raises_fails_the_load(model: Path, device: StandIn) -> None:
+    def refuse(name: str, tensor: object) -> None:  # noqa: ARG001
+        if ".layers.2." in name:
+            raise ValueError("not that one")
+
+    gate = threading.Event()
+
+    class Gated(Events):
+        parts = 0
+
+        def begin(self, label: str, total_bytes: int) -> None:  # noqa: ARG002
+            self.parts += 1
+            if self.parts == 2:
+                gate.wait()
+
+    with coldctl.open(model) as checkpoint:
+        loading = checkpoint.load(device, first_layers=1, events=Gated(), **QUIET)
+        loading.on_tensor(refuse)
+        gate.set()
+        with pytest.raises(ValueError, match="not that one"):
+            loading.wait(60)
+
+
+# Streams, and several devices
+
+
+def test_a_stream_gives_every_tensor_in_its_order(
+    model: Path, expected: dict[str, torch.Tensor], device: StandIn
+) -> None:
+    with coldctl.open(model) as checkpoint:
+        names = []
+        for name, tensor in checkpoint.stream(device, order="name", **QUIET):
+            names.append(name)
+            assert torch.equal(as_bytes(tensor), as_bytes(expected[name]))
+    files = {path.name: sorted(load_file(path), key=str.encode) for path in sorted(model.glob("*.safetensors"))}
+    assert names == [name for file in files.values() for name in file]
+
+
+def test_a_stream_that_is_left_early_gives_all_back(model: Path, device: StandIn) -> None:
+    with coldctl.open(model) as checkpoint:
+        stream = checkpoint.stream(device, **QUIET)
+        next(iter(stream))
+        stream.close()  # type: ignore[attr-defined]
+
+
+def test_each_device_reads_its_share_only(model: Path, expected: dict[str, torch.Tensor]) -> None:
+    devices = [StandIn(f"stand-in:{i}") for i in range(2)]
+    with coldctl.open(model) as checkpoint:
+        loaded = checkpoint.load(devices=devices, split="tp", mode="ring", **SMALL_RING)
+    for name in (n for n in expected if "q_proj" in n):
+        assert torch.equal(as_bytes(torch.cat([each[name] for each in loaded])), as_bytes(expected[name]))
+    for name in (n for n in expected if "o_proj" in n):
+        assert torch.equal(as_bytes(torch.cat([each[name] for each in loaded], dim=1)), as_bytes(expected[name]))
+    whole = sum(tensor.numel() * tensor.element_size() for tensor in expected.values())
+    assert all(each.report.bytes < 0.8 * whole for each in loaded)
+    assert "odd" in loaded[0].report.replicated
+
+
+def test_one_device_that_fails_stops_the_others(model: Path) -> None:
+    devices = [StandIn(f"stand-in:{i}") for i in range(3)]
+    devices[1].capacity_bytes = MIB
+    devices[0].copy_bytes_per_second = devices[2].copy_bytes_per_second = 20e6
+    with coldctl.open(model) as checkpoint:
+        try:
+            checkpoint.load(devices=devices, mode="ring", **SMALL_RING)
+        except OutOfMemoryError as error:
+            found = error
+        else:
+            pytest.fail("no error")
+    assert "stand-in:1" in str(found)
+    for device in devices:
+        expect_all_back(device)
+        assert device.violations == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"alloc": "map"}, "for the host"),
+        ({"framework": "numpy"}, "numpy has no tensors on a device"),
+        ({"mode": "buffered"}, "no such mode for a device"),
+        ({"mode": "mapped", "lanes": True}, "one stream"),
+        ({"mode": "ring", "alloc": "per-tensor"}, "fills one arena"),
+        ({"chunk_bytes": 1000}, "whole MiB"),
+        ({"ring_bytes": MIB}, "at least two chunks"),
+        ({"deadline_seconds": 0}, "deadline_seconds"),
+        ({"bogus": 1}, "no such option: bogus"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(model: Path, device: StandIn, options: Any, words: str) -> None:
+    with coldctl.open(model) as checkpoint, pytest.raises(UsageError, match=words):
+        checkpoint.load(device, **options)
+
+
+def test_a_transform_gets_what_it_needs_beside_a_tensor(tmp_path: Path, device: StandIn) -> None:
+    tensors = {"a.weight": made("F8_E4M3", 64, 256), "a.weight_scale": made("F32", 64, 1), "b": made("BF16", 8)}
+    write_shard(tmp_path / "model.safetensors", tensors)
+    plain = load_file(tmp_path / "model.safetensors")
+    plain["a.weight_scale"].abs_()
+    with coldctl.open(tmp_path) as checkpoint:
+        raw = checkpoint.load(device, **QUIET)
+        loaded = checkpoint.load(device, transform=coldctl.Dequantise("F32"), **QUIET)
+        streamed = dict(checkpoint.stream(device, transform=coldctl.Dequantise("F32"), **QUIET))
+        waited = checkpoint.load(device, first_layers=0, transform=coldctl.Dequantise("F32"), **QUIET).wait(60)
+    wanted = raw["a.weight"].to(torch.float32) * raw["a.weight_scale"]
+    for result in (loaded, streamed, waited):
+        assert torch.equal(result["a.weight"].nan_to_num(7), wanted.nan_to_num(7))
+        assert torch.equal(result["b"], raw["b"])
