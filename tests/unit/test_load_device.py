@@ -228,7 +228,7 @@ def test_a_copy_that_goes_wrong_is_found_and_named(
     assert error.stage == "verify"
     assert error.file is not None
     assert error.file.endswith(".safetensors")
-    assert error.tensor in str(error)
+    assert str(error.tensor) in str(error)
     del caught, error
 
 
@@ -279,6 +279,23 @@ def test_a_slot_that_is_handed_out_too_early_is_caught(
     time.sleep(0.5)  # the copies that nobody waited for
     device.violations.clear()
     del caught
+
+
+def pausing(device: StandIn, told: threading.Event | None = None) -> standin.Copy:
+    """A copy after which the device copies nothing more, until it is let go."""
+
+    def copy(to: Any, source: Any) -> None:
+        device.pause()
+        if told:
+            told.set()
+        to.copy_(source)
+
+    return copy
+
+
+def slowly(to: Any, source: Any) -> None:
+    time.sleep(0.02)
+    to.copy_(source)
 
 
 def failure(device: StandIn, model: Path, kind: type[ColdctlError], **options: Any) -> ColdctlError:
@@ -345,7 +362,7 @@ def test_a_device_that_fails_is_an_error(model: Path, device: StandIn, mode: Any
 def test_a_copy_that_does_not_end_is_an_error_at_its_deadline_and_its_memory_comes_back_when_it_does(
     model: Path, device: StandIn, mode: Any
 ) -> None:
-    device.copies = {2: lambda to, source: (device.pause(), to.copy_(source))}
+    device.copies = {2: pausing(device)}
     found = failure(device, model, DeviceError, mode=mode, deadline_seconds=0.3)
     assert found.stage == "h2d"
     assert found.file is not None
@@ -371,10 +388,6 @@ def test_a_short_pinned_memory_halves_the_ring(model: Path, expected: dict[str, 
 def test_a_bus_that_stays_slow_is_given_up_and_said(device: StandIn, tmp_path: Path) -> None:
     write_shard(tmp_path / "model.safetensors", {"large": made("U8", 24 * MIB)})
 
-    def slowly(to: Any, source: Any) -> None:
-        time.sleep(0.02)
-        to.copy_(source)
-
     device.copies = dict.fromkeys(range(2, 100), slowly)  # the first two calibrate
     with coldctl.open(tmp_path) as checkpoint:
         loaded = checkpoint.load(device, **SMALL_RING)
@@ -391,9 +404,7 @@ def test_a_bus_that_stays_slow_is_given_up_and_said(device: StandIn, tmp_path: P
 
 def test_a_bus_that_is_slow_now_and_then_is_not_given_up(device: StandIn, tmp_path: Path) -> None:
     write_shard(tmp_path / "model.safetensors", {"large": made("U8", 24 * MIB)})
-    device.copies = {
-        number: lambda to, source: (time.sleep(0.02), to.copy_(source)) for number in range(3, 100) if number % 8
-    }
+    device.copies = {number: slowly for number in range(3, 100) if number % 8}
     with coldctl.open(tmp_path) as checkpoint:
         copies = checkpoint.load(device, **{**SMALL_RING, "bus_threshold": 0.05}).report.copies
     assert copies is not None
@@ -424,7 +435,7 @@ def test_a_stop_is_heard_while_a_copy_hangs(model: Path, device: StandIn) -> Non
             if stop.is_set():
                 raise StoppedError(15)
 
-    device.copies = {2: lambda to, source: (device.pause(), stop.set(), to.copy_(source))}
+    device.copies = {2: pausing(device, stop)}
     timer = threading.Timer(1.0, device.let_go)
     timer.start()
     with coldctl.open(model) as checkpoint, pytest.raises(StoppedError):

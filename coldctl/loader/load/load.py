@@ -36,29 +36,36 @@ class Load:
         """Every tensor of the plan, or an error and nothing."""
         running = self._begin(settings, device, None)
         try:
-            for part in range(len(running.prepared.parts)):
-                running.session.run(running.prepared, part)
-            handing = Handing(running.names, settings.transform)
-            views = running.prepared.memory.views(range(len(running.names)))
-            return self.result(dict(handing.arrive(views)) if settings.transform else views, running, None)
+            return self._run_whole(running)
         except BaseException as error:
-            forget_frames(error, running)
+            forget_frames(error)
             raise
         finally:
-            running.session.close()
+            running.end()
+
+    def _run_whole(self, running: Running) -> Loaded:
+        for part in range(len(running.prepared.parts)):
+            running.session.run(running.prepared, part)
+        transform = running.session.settings.transform
+        views = running.prepared.memory.views(range(len(running.names)))
+        tensors = dict(Handing(running.names, transform).arrive(views)) if transform else views
+        return self.result(tensors, running, None)
 
     def first_layers(self, settings: Settings, device: Device | None, first_layers: int) -> Loading:
         """A handle, when what comes before the layers and the first of them are there; a thread brings the rest."""
         watched = Watched(settings.events)
         running = self._begin(replace(settings, events=watched), device, first_layers)
+        try:
+            return self._run_first_layers(running, watched)
+        except BaseException as error:
+            running.end()
+            forget_frames(error)
+            raise
+
+    def _run_first_layers(self, running: Running, watched: Watched) -> Loading:
         loading = Loading(running.names, sum(each.nbytes for each in running.plan.wanted), watched)
         background = Background(self, running, loading)
-        try:
-            background.run_first()
-        except BaseException as error:
-            running.session.close()
-            forget_frames(error, running)
-            raise
+        background.run_first()
         threading.Thread(target=background.run_rest, name="coldctl-loading", daemon=True).start()
         return loading
 
@@ -66,13 +73,8 @@ class Load:
         """Every tensor of the plan, in its order. See `coldctl.loader.load.stream`."""
         watched = Watched(settings.events)
         settings = replace(settings, events=watched)
-        session = self._session(settings, device)
-        try:
-            plan = planned(self._checkpoint, settings, None, None)
-        except BaseException:
-            session.close()
-            raise
-        return stream(session, plan.wanted, watched)
+        plan = planned(self._checkpoint, settings, None, None)
+        return stream(lambda: self._session(settings, device), plan.wanted, watched)
 
     def _session(self, settings: Settings, device: Device | None) -> Session:
         return Session(settings, device, self._layers, self._expected)
@@ -91,7 +93,7 @@ class Load:
 
     def result(self, tensors: dict[str, Tensor], running: Running, first_layers_seconds: float | None) -> Loaded:
         """The result, with a report that is made when somebody reads it: for many tensors that takes its time."""
-        session, plan, arrivals = running.session, running.plan, running.prepared.batch.arrivals
+        session, plan, arrival_seconds = running.session, running.plan, running.prepared.batch.arrivals.seconds
         seconds = time.perf_counter() - session.stages.begun_seconds
         session.finish()
 
@@ -100,7 +102,7 @@ class Load:
             attention = {n: layers.position(w.name) for n, w in enumerate(wanted) if layers.is_attention(w.name)}
             nbytes = sum(each.nbytes for each in wanted)
             outcome = Outcome(
-                len(wanted), nbytes, arrivals.seconds, attention, plan.replicated, seconds, first_layers_seconds
+                len(wanted), nbytes, arrival_seconds, attention, plan.replicated, seconds, first_layers_seconds
             )
             return report_of(session, outcome)
 
@@ -115,6 +117,11 @@ class Running:
         self.plan = plan
         self.prepared = prepared
         self.names = [each.name for each in plan.wanted]
+
+    def end(self) -> None:
+        """Give back all but the memory of the tensors that were handed out, which lives as long as they do."""
+        self.session.close()
+        del self.prepared
 
 
 class Background:
@@ -146,10 +153,10 @@ class Background:
                 self._run(part)
             loaded = self._load.result(self._handed, self._running, self._first_layers_seconds)
         except BaseException as error:  # carried to whoever waits, SystemExit included
-            forget_frames(error, self._running)
-            self._handed = {}
+            forget_frames(error)
             failure = error
-        self._running.session.close()
+        self._running.end()
+        del self._handed, self._handing
         self._loading.finish(loaded, failure)
 
     def _run(self, part: int) -> None:
@@ -164,10 +171,8 @@ class Background:
         self._loading.arrived(handed, sum(self._running.plan.wanted[number].nbytes for number in numbers))
 
 
-def forget_frames(error: BaseException, running: Running | None = None) -> None:
+def forget_frames(error: BaseException) -> None:
     """Let go of the memory of a load that failed: the frames of the traceback would hold it as long as the error."""
-    if running:
-        del running.prepared
     chain: list[BaseException | None] = [error]
     while chain:
         if (seen := chain.pop()) is not None:

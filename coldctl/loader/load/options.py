@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal, TypedDict, get_args
 
 from coldctl.errors import UsageError
@@ -144,7 +144,8 @@ def settings_of(options: LoadOptions) -> Settings:
     known = {each.name for each in fields(Settings)}
     if unknown := sorted(set(options) - known):
         raise UsageError(f"no such option: {', '.join(unknown)}", hint=f"one of {', '.join(sorted(known))}")
-    return Settings(**options)
+    settings = Settings(**options)
+    return settings if settings.names is None else replace(settings, names=frozenset(settings.names))
 
 
 def _one_of(what: str, value: str, choices: tuple[str, ...]) -> None:

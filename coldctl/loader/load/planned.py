@@ -47,7 +47,9 @@ def planned(checkpoint: Checkpoint, settings: Settings, layers: Layers | None, f
         ordered.sort(key=lambda pair: layers.position(pair[1].name) >= first_layers)
     wanted, replicated = _shared(ordered, settings)
     if settings.names is not None:
-        wanted = _named(wanted, settings.names)
+        named = _named(ordered, settings.names)
+        wanted = [each for each in wanted if each.name in named]
+        replicated = tuple(name for name in replicated if name in named)
     first = 0
     if first_layers is not None and layers is not None:
         first = sum(layers.position(each.name) < first_layers for each in wanted)
@@ -60,10 +62,9 @@ def _shared(ordered: Pairs, settings: Settings) -> tuple[Sequence[Wanted], tuple
     return share(ordered, tp=settings.tp, stage=settings.stage, experts=settings.experts)
 
 
-def _named(wanted: Iterable[Wanted], names: Iterable[str]) -> list[Wanted]:
-    asked = set(names)
-    found = [each for each in wanted if each.name in asked]
-    if missing := asked - {each.name for each in found}:
+def _named(ordered: Pairs, names: Iterable[str]) -> frozenset[str]:
+    named = frozenset(names)
+    if missing := named - {tensor.name for _, tensor in ordered}:
         some = ", ".join(sorted(missing)[:3])
         raise InputError(f"{len(missing)} of the tensors that were asked for are not there: {some}")
-    return found
+    return named

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from coldctl.loader.load.handing import Handing
 from coldctl.loader.load.loading import Watched
@@ -38,11 +38,15 @@ def batches(wanted: Sequence[Wanted]) -> Iterator[Sequence[Wanted]]:
         yield wanted[first:]
 
 
-def stream(session: Session, wanted: Sequence[Wanted], watched: Watched) -> Iterator[tuple[str, Tensor]]:
-    """Each tensor of `wanted` with its name. Closed early, it stops the load and gives everything back.
+def stream(
+    begin_session: Callable[[], Session], wanted: Sequence[Wanted], watched: Watched
+) -> Iterator[tuple[str, Tensor]]:
+    """Each tensor of `wanted` with its name. Closed early, it stops the load and gives everything back; nothing is
+    taken before the first tensor is asked for.
 
     A tensor keeps the memory of its batch alive: who drops tensors as they come needs three batches at most.
     """
+    session = begin_session()
     ready: queue.Queue[_Item] = queue.Queue(maxsize=1)
     thread = threading.Thread(
         target=_produce, args=(session, wanted, watched, ready), name="coldctl-stream", daemon=True

@@ -41,16 +41,14 @@ def host_sums(memory: memoryview, blocks: Blocks, events: Events = NULL) -> Sums
     Advances `events` by the bytes of the blocks, and raises StoppedError when it asks for that.
     """
     sums = np.zeros(blocks.shape, dtype=np.uint64)
-    places = blocks.tolist()
+    starts, sizes = blocks.T.tolist()
 
     def work(batch: range) -> Iterator[int]:
         for number in batch:
-            at_bytes, nbytes = places[number]
-            sums[number] = word_sums(memory[at_bytes : at_bytes + nbytes], 0)
-        yield sum(places[number][1] for number in batch)
+            sums[number] = word_sums(memory[starts[number] : starts[number] + sizes[number]], 0)
+        yield sum(sizes[batch.start : batch.stop])
 
-    batches = _batches(blocks[:, 1].tolist())
-    share_out(batches, lambda: nullcontext(work), events, first=_FIRST_THREADS, cap=default_streams_cap())
+    share_out(_batches(sizes), lambda: nullcontext(work), events, first=_FIRST_THREADS, cap=default_streams_cap())
     return sums
 
 
