@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -39,7 +40,8 @@ def columns(whole: Wanted, strips: int, rank: int, ranks: int) -> Wanted:
     """The `rank`th of `ranks` parts of each of `strips` rows, as tp splits an o projection."""
     strip_bytes = whole.nbytes // strips // ranks
     assert strip_bytes * strips * ranks == whole.nbytes
-    return whole._replace(
+    return msgspec.structs.replace(
+        whole,
         shape=(strips, strip_bytes // ELEMENT_BYTES[whole.dtype]),
         offset_bytes=whole.offset_bytes + rank * strip_bytes,
         nbytes=strips * strip_bytes,

@@ -27,7 +27,6 @@ import torch
 from coldctl.errors import DeviceError, EnvironmentLacksError, OutOfMemoryError, PinError, UnreadableError
 from coldctl.errors import from_os_error as as_coldctl_error
 from coldctl.loader.device.protocol import Bytes
-from coldctl.loader.format.dtypes import BITS
 from coldctl.loader.syscalls import mincore
 from tests.account import Account
 
@@ -113,8 +112,8 @@ class StandIn:
         skip_bytes = -memory.data_ptr() % PAGE_BYTES
         return memory[skip_bytes : skip_bytes + nbytes]
 
-    def allocate_like(self, dtype: str, shape: tuple[int, ...]) -> Bytes:
-        return self._empty(math.ceil(math.prod(shape) * BITS[dtype] / 8), 0)
+    def allocate_plainly(self, nbytes: int) -> Bytes:
+        return self._empty(nbytes, 0)
 
     def _empty(self, nbytes: int, slack_bytes: int) -> Bytes:
         if self.allocations_left == 0 or self.allocated.now_bytes + nbytes > self.capacity_bytes:

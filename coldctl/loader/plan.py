@@ -32,8 +32,10 @@ class Segment(NamedTuple):
 
 def ordered_tensors(checkpoint: Checkpoint, order: Order) -> list[tuple[Shard, Tensor]]:
     """Every tensor with its shard. `name` and `file` go shard by shard; the other orders cross shards."""
+    if order == "file":  # as headers keep them
+        return [(shard, tensor) for shard in checkpoint.shards for tensor in shard.header.tensors]
     shard_numbers = {shard.name: number for number, shard in enumerate(checkpoint.shards)}
-    by_shard = order in ("name", "file")
+    by_shard = order == "name"
     key = sort_key(order, checkpoint.tensors())
     pairs = [(shard, tensor) for shard in checkpoint.shards for tensor in shard.header.tensors]
     pairs.sort(key=lambda pair: (shard_numbers[pair[0].name] if by_shard else 0, *key(pair[1])))

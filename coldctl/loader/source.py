@@ -121,7 +121,8 @@ class OpenLocalFile:
 
     def check_unchanged(self) -> None:
         if identity_of(os.fstat(self.fd)) != self._source.identity:
-            raise ChangedError(f"{self._source.name} was changed or replaced since its header was read")
+            name = self._source.name
+            raise ChangedError(f"{name} was changed or replaced since its header was read", file=name)
 
     def __enter__(self) -> Self:
         return self

@@ -120,7 +120,7 @@ def test_a_slot_is_poisoned_once_it_was_copied(device: StandIn) -> None:
 
 def test_allocations_run_out_when_told(device: StandIn) -> None:
     device.allocations_left = 2
-    kept = [device.allocate(10), device.allocate_like("F32", (2,))]
+    kept = [device.allocate(10), device.allocate_plainly(8)]
     with pytest.raises(OutOfMemoryError):
         device.allocate(1)
     device.allocations_left, device.capacity_bytes = None, 20

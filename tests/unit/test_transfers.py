@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from coldctl.loader.load import place as place_module
 from coldctl.loader.load.place import Placement, place
-from coldctl.loader.load.transfers import MOST_PIECES, Piece, Transfer, alone, transfers
+from coldctl.loader.load.transfers import MOST_PIECES, Transfer, alone, transfers
 from coldctl.loader.load.wanted import Gather, Wanted
 from tests.layouts import Size, bytes_of_file, columns, file, layouts
 
@@ -38,10 +38,10 @@ def carry(cut: Sequence[Transfer], files: dict[str, Bytes], arena_bytes: int) ->
     writes = np.zeros(arena_bytes, np.int64)
     for each in cut:
         read = files[each.source.name][bytes_of_file(each.offset_bytes, each.nbytes, each.gather)]
-        assert len(read) == each.nbytes == sum(piece.nbytes for piece in each.pieces)
+        assert len(read) == each.nbytes == sum(nbytes for _, nbytes in each.pieces)
         done = 0
         for at_bytes, nbytes in each.pieces:
-            assert 0 <= at_bytes
+            assert at_bytes >= 0
             assert at_bytes + nbytes <= each.span_bytes
             begin = each.at_bytes + at_bytes
             arena[begin : begin + nbytes] = read[done : done + nbytes]
@@ -84,9 +84,9 @@ def sizes_are_kept(cut: Sequence[Transfer], chunk_bytes: int) -> None:
     for each in cut:
         assert 0 < each.nbytes <= each.span_bytes <= chunk_bytes
         assert 1 <= len(each.pieces) <= MOST_PIECES
-        assert each.pieces[0].at_bytes == 0
-        assert all(piece.nbytes for piece in each.pieces)
-        assert all(a.at_bytes + a.nbytes <= b.at_bytes for a, b in pairwise(each.pieces))
+        assert each.pieces[0][0] == 0
+        assert all(nbytes for _, nbytes in each.pieces)
+        assert all(sum(a) <= b[0] for a, b in pairwise(each.pieces))
 
 
 def kept_stretches_are_cut_on_pages_of_the_file(
@@ -158,14 +158,14 @@ def test_small_neighbours_go_together_at_most_a_thousand() -> None:
     assert [(each.first, each.end) for each in cut] == [(0, 1000), (1000, 2000), (2000, 2500)]
     assert [each.nbytes for each in cut] == [3000, 3000, 1500]
     assert cut[1].offset_bytes == 4096 + 3000
-    assert cut[0].pieces[:2] == [Piece(0, 3), Piece(256, 3)]
+    assert cut[0].pieces[:2] == [(0, 3), (256, 3)]
     assert not cut[0].in_place
 
 
 def test_tensors_without_bytes_are_in_no_transfer_alone() -> None:
     assert cut_of(file("a", 4096, Size("F32", 0), Size("U8", 0)), MIB) == []
     (only,) = cut_of(file("a", 4096, Size("F32", 0), Size("U8", 5), Size("U8", 0)), MIB)
-    assert only.pieces == [Piece(0, 5)]
+    assert only.pieces == [(0, 5)]
     assert only.nbytes == 5
 
 

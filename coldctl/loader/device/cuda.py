@@ -7,7 +7,6 @@ the beginning and `CudaStream.copy` for the end.
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any
 
@@ -16,7 +15,6 @@ from coldctl.loader.device.cuda_errors import first_line, translated
 from coldctl.loader.device.cuda_pinned import RegisteredPinned, RegisteredRange, Registrar, TorchPinned
 from coldctl.loader.device.cuda_stream import CudaStream
 from coldctl.loader.device.protocol import Bytes, Device, Gds, Pinned, Registration
-from coldctl.loader.format.dtypes import BITS
 from coldctl.loader.syscalls import PAGE_BYTES
 
 _HOPPER = 9
@@ -82,8 +80,8 @@ class CudaDevice:
         skip_bytes = -memory.data_ptr() % PAGE_BYTES
         return memory[skip_bytes : skip_bytes + nbytes]
 
-    def allocate_like(self, dtype: str, shape: tuple[int, ...]) -> Bytes:
-        return self._empty(-(-math.prod(shape) * BITS[dtype] // 8), 0)
+    def allocate_plainly(self, nbytes: int) -> Bytes:
+        return self._empty(nbytes, 0)
 
     def _empty(self, nbytes: int, more_bytes: int) -> Bytes:
         """Device memory that no earlier work still uses.

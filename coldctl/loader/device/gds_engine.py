@@ -21,7 +21,8 @@ from coldctl.loader.load.transfers import Transfer
 from coldctl.loader.source import LocalFile
 from coldctl.units import MIB
 
-CHUNK_BYTES = 16 * MIB
+CHUNK_BYTES = 64 * MIB
+"""cuFile shares a read of this size out to its own threads."""
 
 
 class GdsEngine:
@@ -84,7 +85,7 @@ class GdsEngine:
     def _compare(self, filler: Filler, transfer: Transfer, came: Bytes) -> None:
         import torch
 
-        expected = torch.empty(transfer.nbytes, dtype=torch.uint8)
+        expected = torch.empty(transfer.nbytes, dtype=torch.uint8, device="cpu")
         filler.fill(transfer, memoryview(expected.numpy()))
         if not torch.equal(came.cpu(), expected):
             message = f"GDS brought other bytes than {transfer.source.name} holds from byte {transfer.offset_bytes} on"

@@ -64,7 +64,7 @@ class MappedEngine:
         window = self._flights.acquire()
         try:
             window.close()
-            window.open(self._device, filler.descriptor(transfer.source), transfer)
+            window.open(self._device, filler.local(transfer).fd, transfer)
             filler.read_bytes += transfer.nbytes
         except BaseException:
             self._flights.release(window)

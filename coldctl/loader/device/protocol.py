@@ -18,7 +18,10 @@ class Event(Protocol):
     """A mark in a stream. Asking never blocks."""
 
     def done(self) -> bool:
-        """Whether all that the stream was given before the mark is over. Raises DeviceError when the device failed."""
+        """Whether all that the stream was given before the mark is over.
+
+        Raises DeviceError when the device failed: then nothing is copied any more, and memory may be given back.
+        """
 
     def seconds_since(self, base: Event) -> float:
         """Device time from `base` to this event, in seconds. Both are done."""
@@ -41,7 +44,8 @@ class Stream(Protocol):
 
 
 class Pinned(Protocol):
-    """Page-locked host memory, 4096-aligned. Left, it is unlocked first and then given back; no copy may be in flight.
+    """Page-locked host memory, 4096-aligned. Closed, which no copy may be under way for, it is unlocked, and then given
+    back when the last view of it is gone.
 
     `buffer` is its bytes for readers, `tensor` the same bytes for Stream.copy. `how` is `registered` (an own mapping,
     registered with the driver) or `torch` (torch's pinned memory).
@@ -96,10 +100,13 @@ class Device(Protocol):
     lanes_help: bool | None
 
     def allocate(self, nbytes: int) -> Bytes:
-        """Device memory, its first byte on a multiple of 4096, not cleared. Raises OutOfMemoryError."""
+        """Device memory, its first byte on a multiple of 4096, not cleared. Raises OutOfMemoryError.
 
-    def allocate_like(self, dtype: str, shape: tuple[int, ...]) -> Bytes:
-        """The bytes of a tensor allocated on its own, as plain loaders do it. Raises OutOfMemoryError."""
+        No earlier work uses it any more, so that any stream may write it at once.
+        """
+
+    def allocate_plainly(self, nbytes: int) -> Bytes:
+        """Memory for one tensor, as plain loaders take it: where it begins is the device's choice."""
 
     def pin(self, nbytes: int) -> Pinned:
         """Raises PinError, and leaves no error behind that a later call would report."""

@@ -134,7 +134,7 @@ def copy_plainly(device: Device, arena: Bytes, filler: Filler, transfer: Transfe
     """Read into ordinary memory and copy it out of there, waiting for it."""
     import torch
 
-    staged = torch.empty(transfer.span_bytes, dtype=torch.uint8)
+    staged = torch.empty(transfer.span_bytes, dtype=torch.uint8, device="cpu")
     filler.fill(transfer, memoryview(staged.numpy()))
     try:
         device.copy_plainly(arena[transfer.at_bytes : transfer.at_bytes + transfer.span_bytes], staged)

@@ -37,6 +37,7 @@ class Filler:
         self._wanted = wanted
         self._buffered = LastOpened(lambda source: source.open(), checked=True)
         self._direct: tuple[Source, OpenSource | None] | None = None
+        self._last_tensor: str | None = None
 
     def fill(self, transfer: Transfer, span: memoryview) -> None:
         """Read `transfer` into `span`, as long as its range of the arena.
@@ -54,15 +55,30 @@ class Filler:
                 self._open(transfer.source).scatter(pieces, transfer.offset_bytes)
                 self.read_bytes += transfer.nbytes
         except ColdctlError as error:
-            error.locate(stage="read", file=transfer.source.name, tensor=_tensor_at(error, transfer, self._wanted))
+            self._locate(error, transfer)
             raise
+        self._last_tensor = transfer.name
 
-    def descriptor(self, source: Source) -> int:
-        """The descriptor of a local file, for mapping it. Raises EnvironmentLacksError for a source of another kind."""
-        opened = self._open(source)
-        if not isinstance(opened, OpenLocalFile):
-            raise EnvironmentLacksError(f"{source.name} is no local file, so it cannot be mapped")
-        return opened.fd
+    def local(self, transfer: Transfer) -> OpenLocalFile:
+        """The local file that `transfer` reads, for mapping it.
+
+        Raises EnvironmentLacksError for a source of another kind, and ChangedError; with file, tensor and stage.
+        """
+        try:
+            opened = self._open(transfer.source)
+            if not isinstance(opened, OpenLocalFile):
+                raise EnvironmentLacksError(f"{transfer.source.name} is no local file, so it cannot be mapped")
+        except ColdctlError as error:
+            self._locate(error, transfer)
+            raise
+        self._last_tensor = transfer.name
+        return opened
+
+    def _locate(self, error: ColdctlError, transfer: Transfer) -> None:
+        """Say what was read when it happened: for a file that is left, and has changed, the last tensor of that one."""
+        left = error.file not in (None, transfer.source.name)
+        tensor = self._last_tensor if left else _tensor_at(error, transfer, self._wanted)
+        error.locate(stage="read", file=transfer.source.name, tensor=tensor)
 
     def _open(self, source: Source) -> OpenSource:
         return self._buffered.get(source)
@@ -75,15 +91,16 @@ class Filler:
             return
         way, is_trial = self._routes.way(source, offset_bytes, transfer.nbytes)
         begun_seconds = time.perf_counter()
-        if way == "direct":
-            self._directly(source, offset_bytes, span)
-        else:
+        if way == "buffered":
             self._open(source).read_into(span, offset_bytes)
+        elif not self._directly(source, offset_bytes, span):
+            return
         if is_trial:
             self._routes.record(way, transfer.nbytes, time.perf_counter() - begun_seconds)
 
-    def _directly(self, source: Source, offset_bytes: int, span: memoryview) -> None:
-        """Whole pages past the page cache, the ends of the range through it."""
+    def _directly(self, source: Source, offset_bytes: int, span: memoryview) -> bool:
+        """Whole pages past the page cache, the ends of the range through it; False where that is refused, and all was
+        read through it."""
         buffered, direct = self._open(source), self._open_direct(source)
         head_bytes = min(-offset_bytes % PAGE_BYTES, len(span))
         tail_bytes = len(span) - (len(span) - head_bytes) % PAGE_BYTES
@@ -94,12 +111,14 @@ class Filler:
         except ColdctlError as error:
             if not _is_refusal(error):
                 raise
+            buffered.check_unchanged()  # at the end of a file that was cut short, the rest of a page is refused too
             self._routes.refuse_direct(source, error)
             buffered.read_into(span, offset_bytes)
-            return
+            return False
         buffered.read_into(span[:head_bytes], offset_bytes)
         buffered.read_into(span[tail_bytes:], offset_bytes + tail_bytes)
         self.direct_bytes += tail_bytes - head_bytes
+        return True
 
     def _open_direct(self, source: Source) -> OpenSource | None:
         if self._direct is None or self._direct[0] is not source:
@@ -145,7 +164,11 @@ class Filler:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._close_direct()
-        self._buffered.__exit__(kind, error, trace)
+        try:
+            self._buffered.__exit__(kind, error, trace)
+        except ColdctlError as changed:
+            changed.locate(stage="read", tensor=self._last_tensor)
+            raise
 
 
 def _refused(source: Source) -> ColdctlError:
@@ -166,9 +189,8 @@ def _address(span: memoryview) -> int:
 
 def _tensor_at(error: ColdctlError, transfer: Transfer, wanted: Sequence[Wanted]) -> str:
     """The tensor that holds the byte which the error names, or the first of the transfer."""
-    among = wanted[transfer.first : transfer.end]
     if error.offset_bytes is not None:
-        for each in among:
+        for each in wanted[transfer.first : transfer.end]:
             if each.offset_bytes <= error.offset_bytes < each.tensor.offset_bytes + each.tensor.nbytes:
                 return each.name
-    return among[0].name
+    return transfer.name

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from coldctl.loader.device.protocol import Device
 from coldctl.loader.format.checkpoint import Checkpoint
+from coldctl.loader.load.collector import collector_paused
 from coldctl.loader.load.handing import Handing
 from coldctl.loader.load.integrity import Expected
 from coldctl.loader.load.loaded import Loaded
@@ -47,9 +48,10 @@ class Load:
         for part in range(len(running.prepared.parts)):
             running.session.run(running.prepared, part)
         transform = running.session.settings.transform
-        views = running.prepared.memory.views(range(len(running.names)))
-        tensors = dict(Handing(running.names, transform).arrive(views)) if transform else views
-        return self.result(tensors, running, None)
+        with collector_paused():
+            views = running.prepared.memory.views(range(len(running.names)))
+            tensors = dict(Handing(running.names, transform).arrive(views)) if transform else views
+            return self.result(tensors, running, None)
 
     def first_layers(self, settings: Settings, device: Device | None, first_layers: int) -> Loading:
         """A handle, when what comes before the layers and the first of them are there; a thread brings the rest."""
@@ -82,10 +84,11 @@ class Load:
     def _begin(self, settings: Settings, device: Device | None, first_layers: int | None) -> Running:
         session = self._session(settings, device)
         try:
-            with session.stages.timed("plan"):
-                layers = None if first_layers is None else self._layers()
-                plan = planned(self._checkpoint, settings, layers, first_layers)
-            return Running(session, plan, session.prepare(plan.wanted, plan.first))
+            with collector_paused():
+                with session.stages.timed("plan"):
+                    layers = None if first_layers is None else self._layers()
+                    plan = planned(self._checkpoint, settings, layers, first_layers)
+                return Running(session, plan, session.prepare(plan.wanted, plan.first))
         except BaseException as error:
             session.close()
             forget_frames(error)

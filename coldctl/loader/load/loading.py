@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from coldctl.errors import CancelledError, NotLoadedError
+from coldctl.errors import CancelledError, NotLoadedError, UsageError
 from coldctl.events import Events
 from coldctl.loader.load.loaded import Loaded
 from coldctl.loader.load.tensors import Tensor
@@ -68,6 +69,7 @@ class Loading:
         self._failure: BaseException | None = None
         self._on_tensor: list[OnTensor] = []
         self._on_done: list[OnDone] = []
+        self._calling: int | None = None
 
     def __getitem__(self, name: str) -> Tensor:
         """The tensor. Raises KeyError for one that the load does not have, NotLoadedError for one that is to come."""
@@ -103,7 +105,12 @@ class Loading:
 
     def wait(self, timeout_seconds: float | None = None) -> Loaded:
         """All tensors, when they have arrived. Raises what the load failed with, CancelledError after `cancel`, and
-        TimeoutError when it is not over by then; the load goes on, and `wait` can be called again."""
+        TimeoutError when it is not over by then; the load goes on, and `wait` can be called again.
+
+        Raises UsageError in a callback of `on_tensor`: the load waits for that one.
+        """
+        if self._in_callback:
+            raise UsageError("a callback of on_tensor cannot wait for the load, which waits for it")
         if not self._over.wait(timeout_seconds):
             raise TimeoutError(f"the load is not over after {timeout_seconds} s")
         if self._failure is not None:
@@ -112,9 +119,17 @@ class Loading:
         return self._loaded
 
     def cancel(self) -> None:
-        """Stop the load between two chunks, give its memory back, and return when that is done. Harmless when over."""
+        """Stop the load between two chunks, give its memory back, and return when that is done. Harmless when over.
+
+        In a callback of `on_tensor` it returns at once, and the load stops when the callback has returned.
+        """
         self._watched.cancelled = True
-        self._over.wait()
+        if not self._in_callback:
+            self._over.wait()
+
+    @property
+    def _in_callback(self) -> bool:
+        return self._calling == threading.get_ident()
 
     def on_tensor(self, callback: OnTensor) -> None:
         """Call `callback(name, tensor)` for every tensor: at once for those that are there, the others from the thread
@@ -126,7 +141,10 @@ class Loading:
             callback(name, tensor)
 
     def on_done(self, callback: OnDone) -> None:
-        """Call `callback(handle)` when the load is over, from the thread that did it; at once when it is already."""
+        """Call `callback(handle)` when the load is over, from the thread that did it; at once when it is already.
+
+        What it raises keeps no other callback from being called, and goes to threading.excepthook.
+        """
         with self._lock:
             if not self._over.is_set():
                 self._on_done.append(callback)
@@ -151,9 +169,11 @@ class Loading:
             self._tensors |= tensors
             self._done_bytes += nbytes
             callbacks = list(self._on_tensor)
+        self._calling = threading.get_ident()
         for callback in callbacks:
             for name, tensor in tensors.items():
                 callback(name, tensor)
+        self._calling = None
 
     def finish(self, loaded: Loaded | None, failure: BaseException | None) -> None:
         """Called by the load, once: it is over."""
@@ -161,9 +181,11 @@ class Loading:
             self._loaded, self._failure = loaded, failure
             if failure is not None:
                 self._tensors.clear()
+            self._calling = None
             self._over.set()
             callbacks = list(self._on_done)
             self._on_tensor.clear()
             self._on_done.clear()
-        for callback in callbacks:
-            callback(self)
+        with ExitStack() as calls:
+            for callback in reversed(callbacks):
+                calls.callback(callback, self)

@@ -14,11 +14,11 @@ from coldctl.loader.load.wanted import Wanted
 class Memory(Protocol):
     """The tensors of one batch, by their numbers."""
 
-    def views(self, numbers: Iterable[int]) -> dict[str, Tensor]:
+    def views(self, numbers: Sequence[int]) -> dict[str, Tensor]:
         """Those tensors, by name, in the order of `numbers`."""
 
 
-def views_of(memory: Any, placed: Iterable[Placed], *, numpy: bool) -> dict[str, Tensor]:
+def views_of(memory: Any, placed: Iterable[tuple[Wanted, int]], *, numpy: bool) -> dict[str, Tensor]:
     """Views on `memory`: a uint8 numpy array, of which torch tensors can be made too, or a torch tensor."""
     if numpy:
         return numpy_views(memory, placed)
@@ -35,11 +35,13 @@ class ArenaMemory:
 
     def __init__(self, arena: Any, placement: Placement, *, numpy: bool) -> None:
         self._arena = arena
-        self._placed = list(placement.placed)
+        self._placement = placement
         self._numpy = numpy
 
-    def views(self, numbers: Iterable[int]) -> dict[str, Tensor]:
-        return views_of(self._arena, (self._placed[number] for number in numbers), numpy=self._numpy)
+    def views(self, numbers: Sequence[int]) -> dict[str, Tensor]:
+        wanted, at_bytes = self._placement.wanted, self._placement.at_bytes
+        placed = zip(map(wanted.__getitem__, numbers), map(at_bytes.__getitem__, numbers), strict=True)
+        return views_of(self._arena, placed, numpy=self._numpy)
 
 
 class OwnMemory:
@@ -50,7 +52,7 @@ class OwnMemory:
         self._wanted = wanted
         self._numpy = numpy
 
-    def views(self, numbers: Iterable[int]) -> dict[str, Tensor]:
+    def views(self, numbers: Sequence[int]) -> dict[str, Tensor]:
         found: dict[str, Tensor] = {}
         for number in numbers:
             found |= views_of(self._memory[number], [Placed(self._wanted[number], 0)], numpy=self._numpy)
@@ -65,7 +67,7 @@ class MappedMemory:
         self._wanted = wanted
         self._numpy = numpy
 
-    def views(self, numbers: Iterable[int]) -> dict[str, Tensor]:
+    def views(self, numbers: Sequence[int]) -> dict[str, Tensor]:
         found: dict[str, Tensor] = {}
         for number in numbers:
             wanted = self._wanted[number]

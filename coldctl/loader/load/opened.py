@@ -14,6 +14,7 @@ from coldctl.loader.format.checkpoint import Checkpoint, open_checkpoint
 from coldctl.loader.format.header import Tensor as TensorInfo
 from coldctl.loader.format.layout import is_filler
 from coldctl.loader.load.choice import open_device
+from coldctl.loader.load.collector import collector_paused
 from coldctl.loader.load.integrity import Expected
 from coldctl.loader.load.load import Load
 from coldctl.loader.load.loaded import Loaded
@@ -167,7 +168,8 @@ def open(path: str | os.PathLike[str]) -> OpenCheckpoint:
     Raises FaultError for the first fault, InputError when there is no checkpoint at `path`, EnvironmentLacksError or
     UnreadableError when something of it cannot be read.
     """
-    return OpenCheckpoint(open_checkpoint(path))
+    with collector_paused():
+        return OpenCheckpoint(open_checkpoint(path))
 
 
 def _in_layers(settings: Settings, options: LoadOptions) -> Settings:

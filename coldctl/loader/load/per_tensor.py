@@ -16,7 +16,6 @@ from coldctl.loader.load.engine import Reads
 from coldctl.loader.load.fill import Filler
 from coldctl.loader.load.route import Routes
 from coldctl.loader.load.transfers import Transfer
-from coldctl.loader.load.wanted import Wanted
 
 
 class PerTensorEngine:
@@ -39,7 +38,7 @@ class PerTensorEngine:
             for transfer in batch.transfers:
                 self._events.raise_if_stopped()
                 try:
-                    self._one(filler, transfer, batch.wanted[transfer.first])
+                    self._one(filler, transfer)
                 except ColdctlError as error:
                     error.locate(stage="allocate", file=transfer.source.name, tensor=transfer.name)
                     raise
@@ -47,7 +46,7 @@ class PerTensorEngine:
                 self._events.advance(transfer.nbytes)
             self.reads.add(filler, self._read)
 
-    def _one(self, filler: Filler, transfer: Transfer, wanted: Wanted) -> None:
+    def _one(self, filler: Filler, transfer: Transfer) -> None:
         host = _host_memory(transfer)
         begun_seconds = time.perf_counter()
         filler.fill(transfer, memoryview(host))
@@ -58,7 +57,7 @@ class PerTensorEngine:
             return
         import torch
 
-        to = self._device.allocate_like(wanted.dtype, wanted.shape)
+        to = self._device.allocate_plainly(transfer.nbytes)
         try:
             self._device.copy_plainly(to, torch.from_numpy(host))
         except ColdctlError as error:

@@ -8,16 +8,12 @@ from typing import NamedTuple
 from coldctl.errors import InputError, UsageError
 from coldctl.loader import plan
 from coldctl.loader.format.checkpoint import Checkpoint
-from coldctl.loader.format.header import Tensor
 from coldctl.loader.format.layout import is_filler
 from coldctl.loader.load.options import Settings
 from coldctl.loader.load.share import share
 from coldctl.loader.load.wanted import Wanted, whole
 from coldctl.loader.order import Layers
 from coldctl.loader.roles import is_edge
-from coldctl.loader.source import Source
-
-Pairs = Sequence[tuple[Source, Tensor]]
 
 
 class Planned(NamedTuple):
@@ -35,16 +31,16 @@ def planned(checkpoint: Checkpoint, settings: Settings, layers: Layers | None, f
     Raises UsageError for options that make no sense for this checkpoint, and InputError for a name that it has not.
     """
     ordered = [
-        (shard.source, tensor)
+        whole(shard.source, tensor)
         for shard, tensor in plan.ordered_tensors(checkpoint, settings.order)
         if not is_filler(tensor)
     ]
     if settings.edges_last:
-        ordered.sort(key=lambda pair: is_edge(pair[1].name))
+        ordered.sort(key=lambda each: is_edge(each.name))
     if first_layers is not None and layers is not None:
         if first_layers < 0:
             raise UsageError(f"first_layers is {first_layers}, expected 0 or more")
-        ordered.sort(key=lambda pair: layers.position(pair[1].name) >= first_layers)
+        ordered.sort(key=lambda each: layers.position(each.name) >= first_layers)
     wanted, replicated = _shared(ordered, settings)
     if settings.names is not None:
         named = _named(ordered, settings.names)
@@ -56,15 +52,17 @@ def planned(checkpoint: Checkpoint, settings: Settings, layers: Layers | None, f
     return Planned(wanted, first, replicated)
 
 
-def _shared(ordered: Pairs, settings: Settings) -> tuple[Sequence[Wanted], tuple[str, ...]]:
+def _shared(ordered: Sequence[Wanted], settings: Settings) -> tuple[Sequence[Wanted], tuple[str, ...]]:
     if settings.tp is None and settings.stage is None and settings.experts is None:
-        return [whole(source, tensor) for source, tensor in ordered], ()
-    return share(ordered, tp=settings.tp, stage=settings.stage, experts=settings.experts)
+        return ordered, ()
+    pairs = [(each.source, each.tensor) for each in ordered]
+    return share(pairs, tp=settings.tp, stage=settings.stage, experts=settings.experts)
 
 
-def _named(ordered: Pairs, names: Iterable[str]) -> frozenset[str]:
+def _named(ordered: Iterable[Wanted], names: Iterable[str]) -> frozenset[str]:
+    """The names; InputError for one that no device would have."""
     named = frozenset(names)
-    if missing := named - {tensor.name for _, tensor in ordered}:
+    if missing := named - {each.name for each in ordered}:
         some = ", ".join(sorted(missing)[:3])
         raise InputError(f"{len(missing)} of the tensors that were asked for are not there: {some}")
     return named

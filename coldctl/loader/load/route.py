@@ -37,6 +37,7 @@ class Routes:
         self._io = io
         self._lock = threading.Lock()
         self._maps: dict[int, _Residents | None] = {}
+        self._never_direct = False
         self._trial = _Trial()
 
     def way(self, source: Source, offset_bytes: int, nbytes: int) -> tuple[Way, bool]:
@@ -56,7 +57,7 @@ class Routes:
         """Why `auto` sent nothing, or no more, past the page cache."""
         if self._trial.tried:
             return "cold ranges came faster through the page cache"
-        if any(residents is None for residents in self._maps.values()):
+        if self._never_direct:
             return "the filesystem takes no direct reads, or the kernel does not tell what is resident"
         return "most was in the page cache"
 
@@ -69,11 +70,13 @@ class Routes:
             if residents := self._maps.get(id(source)):
                 residents.close()
             self._maps[id(source)] = None
+            self._never_direct = True
 
     def _residents(self, source: Source) -> _Residents | None:
         with self._lock:
             if id(source) not in self._maps:
                 self._maps[id(source)] = _residents_of(source)
+                self._never_direct |= self._maps[id(source)] is None
             return self._maps[id(source)]
 
     def close(self) -> None:
@@ -92,7 +95,8 @@ def _residents_of(source: Source) -> _Residents | None:
         if is_network(filesystem_of(source.path)):
             return None
         with opened(source.path) as (fd, status):
-            return _Residents(fd, status.st_size) if mincore_is_true(source.path, status) else None
+            # By the size that it had: a mapping may be longer than its file, and a file may have become shorter.
+            return _Residents(fd, source.size_bytes) if mincore_is_true(source.path, status) else None
     except OSError:
         return None
 

@@ -19,6 +19,7 @@ from coldctl.loader.load import host
 from coldctl.loader.load.arrivals import Arrivals
 from coldctl.loader.load.batch import Batch
 from coldctl.loader.load.choice import LANES, choose, io_of
+from coldctl.loader.load.collector import collector_paused
 from coldctl.loader.load.engine import Engine
 from coldctl.loader.load.integrity import Expected, check
 from coldctl.loader.load.mapping_engine import MappingEngine
@@ -75,7 +76,7 @@ class Session:
 
     def prepare(self, wanted: Sequence[Wanted], first: int = 0) -> Prepared:
         """A batch of `wanted`, in one part, or in two where `first` of them come before the rest."""
-        with self.stages.timed("plan"):
+        with self.stages.timed("plan"), collector_paused():
             bounds = tuple(part for part in (range(first), range(first, len(wanted))) if part)
             if isinstance(self.engine, MappingEngine):
                 self._map_or_read(wanted)

@@ -42,10 +42,17 @@ def load_each(load: Load, settings: Settings, devices: Sequence[Device | None], 
     threads = [
         threading.Thread(target=one, args=(index,), name=f"coldctl-device-{index}") for index in range(len(devices))
     ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    except BaseException:  # KeyboardInterrupt: what the threads write to must outlive them
+        watched.cancelled = True
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()
+        raise
     if failures:
         loaded.clear()
         raise next((each for each in failures if not isinstance(each, CancelledError)), failures[0])

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+import msgspec
+
 from coldctl.loader.load.place import Placement, Stretch
 from coldctl.loader.load.wanted import Gather, Wanted
 from coldctl.loader.source import Source
@@ -15,11 +17,9 @@ MOST_PIECES = 1000
 """A single preadv takes 1024 buffers (IOV_MAX), and a gap between two tensors none."""
 
 
-class Piece(NamedTuple):
-    """`nbytes` that go to `at_bytes` of the transfer's range of the arena."""
-
-    at_bytes: int
-    nbytes: int
+Piece = tuple[int, int]
+"""(at_bytes, nbytes): so many bytes go to that place of the transfer's range of the arena. A plain tuple of numbers,
+which Python's cycle collector soon leaves alone: there may be one for each of 90,000 tensors."""
 
 
 class Transfer(NamedTuple):
@@ -55,7 +55,7 @@ class Transfer(NamedTuple):
             nbytes=nbytes,
             at_bytes=self.at_bytes + begin_bytes,
             span_bytes=nbytes,
-            pieces=(Piece(0, nbytes),),
+            pieces=((0, nbytes),),
         )
 
 
@@ -123,11 +123,11 @@ def _slots(placement: Placement, stretch: Stretch, chunk_bytes: int) -> Iterator
 def _together(placement: Placement, first: int, end: int) -> Iterator[Transfer]:
     wanted, base_bytes = placement.wanted, placement.at_bytes[first]
     places = zip(placement.at_bytes[first:end], wanted[first:end], strict=True)
-    pieces = [Piece(at_bytes - base_bytes, each.nbytes) for at_bytes, each in places if each.nbytes]
+    pieces: list[Piece] = [(at_bytes - base_bytes, each.nbytes) for at_bytes, each in places if each.nbytes]
     if not pieces:
         return
-    span_bytes = pieces[-1].at_bytes + pieces[-1].nbytes
-    nbytes = sum(piece.nbytes for piece in pieces)
+    span_bytes = sum(pieces[-1])
+    nbytes = sum(each_bytes for _, each_bytes in pieces)
     source, offset_bytes, name = wanted[first].source, wanted[first].offset_bytes, wanted[first].name
     yield Transfer(source, offset_bytes, nbytes, base_bytes, span_bytes, pieces, None, first, end, name)
 
@@ -144,7 +144,8 @@ def _gathered(placement: Placement, number: int, chunk_bytes: int) -> Iterator[T
     strips, strip_bytes, pitch_bytes = wanted.gather or Gather(0, 0, 0)
     if strip_bytes > chunk_bytes:
         for strip in range(strips):
-            alone = wanted._replace(offset_bytes=wanted.offset_bytes + strip * pitch_bytes, nbytes=strip_bytes)
+            begin_bytes = wanted.offset_bytes + strip * pitch_bytes
+            alone = msgspec.structs.replace(wanted, offset_bytes=begin_bytes, nbytes=strip_bytes)
             yield from _large(alone, at_bytes + strip * strip_bytes, number, chunk_bytes)
         return
     at_once = chunk_bytes // max(strip_bytes, 1)
@@ -156,5 +157,5 @@ def _gathered(placement: Placement, number: int, chunk_bytes: int) -> Iterator[T
 
 
 def _one_piece(wanted: Wanted, offset_bytes: int, nbytes: int, at_bytes: int, first: int, end: int) -> Transfer:
-    pieces = (Piece(0, nbytes),)
+    pieces = ((0, nbytes),)
     return Transfer(wanted.source, offset_bytes, nbytes, at_bytes, nbytes, pieces, None, first, end, wanted.name)

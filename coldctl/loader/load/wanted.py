@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from coldctl.loader.format.header import Tensor
 from coldctl.loader.source import Source
 
@@ -16,7 +18,7 @@ class Gather(NamedTuple):
     pitch_bytes: int
 
 
-class Wanted(NamedTuple):
+class Wanted(msgspec.Struct, frozen=True, gc=False):
     """A tensor as it is to stand in memory.
 
     `shape` and `nbytes` are those of the part that is wanted; it begins at `offset_bytes` of `source` and is contiguous
