@@ -3,7 +3,9 @@ that names file, tensor and stage, after which all memory is back."""
 
 from __future__ import annotations
 
+import errno
 import gc
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -30,6 +32,7 @@ from coldctl.errors import (
 )
 from coldctl.events import Events
 from coldctl.jobs.repack import RepackOptions, repack
+from coldctl.loader.device import mapped_engine
 from tests import standin
 from tests.standin import StandIn
 from tests.tiny import Tensors, made, write_shard, write_sharded
@@ -637,3 +640,28 @@ def test_a_transform_gets_what_it_needs_beside_a_tensor(tmp_path: Path, device: 
     for result in (loaded, streamed, waited):
         assert torch.equal(result["a.weight"].nan_to_num(7), wanted.nan_to_num(7))
         assert torch.equal(result["b"], raw["b"])
+
+
+def test_windows_that_find_no_room_are_read_instead_and_said(
+    model: Path, expected: dict[str, torch.Tensor], device: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel's own ENOMEM: the process has as many mappings as it may have, or no addresses left."""
+
+    def no_room(fd: int, offset: int, nbytes: int) -> int:  # noqa: ARG001
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(mapped_engine, "map_read_only", no_room)
+    with coldctl.open(model) as checkpoint:
+        loaded = checkpoint.load(device, mode="mapped", **SMALL_RING)
+        expect_equal(loaded, expected)
+    assert "could not be mapped (ENOMEM), so they were read" in " ".join(loaded.report.notes)
+    assert loaded.report.copies is not None
+    assert loaded.report.copies.plain_bytes == loaded.report.bytes
+    del loaded
+
+
+def test_a_device_of_torch_is_taken_too(model: Path, expected: dict[str, torch.Tensor]) -> None:
+    with coldctl.open(model) as checkpoint:
+        expect_equal(checkpoint.load(torch.device("cpu")), expected)
+        with pytest.raises(EnvironmentLacksError, match="cuda:1"):
+            checkpoint.load(torch.device("cuda", 1))

@@ -21,6 +21,7 @@ from coldctl.loader.load.fill import Filler
 from coldctl.loader.load.place import PAGE_BYTES
 from coldctl.loader.load.route import Routes
 from coldctl.loader.load.transfers import Transfer
+from coldctl.loader.source import OpenLocalFile
 from coldctl.loader.syscalls import map_read_only, populate_read, read_ahead_in_large_pieces, unmap
 from coldctl.units import MIB
 
@@ -29,10 +30,14 @@ _WINDOWS = 4
 
 
 class MappedEngine:
-    """Up to four windows of 64 MiB at once. Gathered tensors go through ordinary memory."""
+    """Up to four windows of 64 MiB at once. Gathered tensors go through ordinary memory.
+
+    `unmapped_bytes` did too, because they could not be mapped.
+    """
 
     def __init__(self, device: Device, routes: Routes, events: Events, *, deadline_seconds: float) -> None:
         self.reads = Reads()
+        self.unmapped_bytes = 0
         self._batch = NOTHING
         self._written: list[Bytes] = []  # the arena lives on while a copy may be writing to it
         self._device = device
@@ -57,23 +62,34 @@ class MappedEngine:
 
     def _move(self, filler: Filler, transfer: Transfer) -> None:
         if transfer.gather:
-            copy_plainly(self._device, self._batch.arena, filler, transfer)
-            self.copies.plain_bytes += transfer.nbytes
-            self._batch.arrivals.done(transfer)
+            self._move_plainly(filler, transfer)
             return
         window = self._flights.acquire()
         try:
             window.close()
-            window.open(self._device, filler.local(transfer).fd, transfer)
-            filler.read_bytes += transfer.nbytes
+            file = filler.local(transfer)
+            mapped = window.map(file, transfer)
+            if mapped:
+                window.open(self._device, file, transfer)
+                filler.read_bytes += transfer.nbytes
         except BaseException:
             self._flights.release(window)
             raise
+        if not mapped:
+            self._flights.release(window)
+            self.unmapped_bytes += transfer.nbytes
+            self._move_plainly(filler, transfer)
+            return
         try:
             self._flights.send(window, self._copies(window, transfer), transfer, self._stream, 0)
         except ColdctlError as error:
             error.locate(stage="h2d", file=transfer.source.name, tensor=transfer.name)
             raise
+
+    def _move_plainly(self, filler: Filler, transfer: Transfer) -> None:
+        copy_plainly(self._device, self._batch.arena, filler, transfer)
+        self.copies.plain_bytes += transfer.nbytes
+        self._batch.arrivals.done(transfer)
 
     def _copies(self, window: _Window, transfer: Transfer) -> Iterable[tuple[Bytes, Bytes]]:
         from_bytes = 0
@@ -111,19 +127,26 @@ class _Window:
         self._skipped_bytes = 0
         self._registration: Registration | None = None
 
-    def open(self, device: Device, fd: int, transfer: Transfer) -> None:
-        """Map the transfer's range, have all of its pages read, and register them."""
+    def map(self, file: OpenLocalFile, transfer: Transfer) -> bool:
+        """Map the transfer's range. False where the process has no room for that: then it is to be read instead."""
         self._skipped_bytes = transfer.offset_bytes % PAGE_BYTES
         self._nbytes = self._skipped_bytes + transfer.nbytes
         try:
-            self._address = map_read_only(fd, transfer.offset_bytes - self._skipped_bytes, self._nbytes)
-            read_ahead_in_large_pieces(self._address, self._nbytes)
+            self._address = map_read_only(file.fd, transfer.offset_bytes - self._skipped_bytes, self._nbytes)
+        except OSError as cause:
+            if cause.errno == errno.ENOMEM:
+                return False
+            raise _unreadable(transfer, cause) from cause
+        return True
+
+    def open(self, device: Device, file: OpenLocalFile, transfer: Transfer) -> None:
+        """Have all pages of the range read, and register them."""
+        read_ahead_in_large_pieces(self._address, self._nbytes)
+        try:
             _populate(self._address, self._nbytes)
         except OSError as cause:
-            message = f"cannot map and read {transfer.nbytes} bytes of {transfer.source.name}: {cause.strerror}"
-            error = UnreadableError(message, file=transfer.source.name, offset_bytes=transfer.offset_bytes)
-            error.locate(stage="read", tensor=transfer.name)
-            raise error from cause
+            file.check_unchanged()  # the kernel says the same of bad blocks and of what a file has lost
+            raise _unreadable(transfer, cause) from cause
         try:
             self._registration = device.register(self._address, self._nbytes)
         except ColdctlError as error:
@@ -142,6 +165,13 @@ class _Window:
         if self._address:
             unmap(self._address, self._nbytes)
         self._address, self._registration = 0, None
+
+
+def _unreadable(transfer: Transfer, cause: OSError) -> UnreadableError:
+    message = f"cannot map and read {transfer.nbytes} bytes of {transfer.source.name}: {cause.strerror}"
+    error = UnreadableError(message, file=transfer.source.name, offset_bytes=transfer.offset_bytes)
+    error.locate(stage="read", tensor=transfer.name)
+    return error
 
 
 def _populate(address: int, nbytes: int) -> None:

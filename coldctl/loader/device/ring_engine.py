@@ -110,7 +110,7 @@ class RingEngine:
             raise
 
     def _sent(self, flight: Flight) -> None:
-        self.marks.sent(flight, self._streams[0])
+        self.marks.sent(flight, self._streams[-1])
 
     def _landed(self, flight: Flight) -> None:
         interval = self.copies.landed(flight)

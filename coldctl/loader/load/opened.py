@@ -132,8 +132,9 @@ class OpenCheckpoint:
 
     @staticmethod
     def _opened(device: str | Device, settings: Settings) -> Device | None:
-        settings.check(on_device=device != "cpu")
-        return open_device(device)
+        named = str(device) if type(device).__module__ == "torch" else device  # a torch.device
+        settings.check(on_device=named != "cpu")
+        return open_device(named)
 
     @cached_property
     def _load(self) -> Load:

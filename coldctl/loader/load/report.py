@@ -16,6 +16,7 @@ from coldctl.loader.load.mapping_engine import MappingEngine
 from coldctl.loader.load.per_tensor import PerTensorEngine
 from coldctl.loader.load.session import Session
 from coldctl.results import CopyFacts, IntegrityFacts, LoadReport, RingFacts
+from coldctl.units import format_size
 
 
 class Outcome(NamedTuple):
@@ -138,6 +139,8 @@ def _notes(session: Session, copies: CopyFacts | None) -> list[str]:
     engine = session.engine
     if isinstance(engine, RingEngine) and engine.ring.halvings:
         notes.append(f"pinned memory was short, so the ring was halved {engine.ring.halvings} times")
+    if isinstance(engine, MappedEngine) and engine.unmapped_bytes:
+        notes.append(f"{format_size(engine.unmapped_bytes)} could not be mapped (ENOMEM), so they were read")
     if copies and copies.fallback:
         notes.append(copies.fallback)
     if session.settings.lanes and session.device and session.device.lanes_help is False:
