@@ -20,6 +20,10 @@ from coldctl.events import Events
 from coldctl.loader.host.memory import rss_anon_bytes
 from tests.tiny import Made, Tensors, made, read_folder, shard_bytes
 
+_libc = ctypes.CDLL(None)
+# Blocks from 128 KiB on go back to the kernel at once. By default the C library keeps more, the more it was asked for.
+_libc.mallopt(-3, 128 << 10)
+
 MIB = 1 << 20
 PATIENCE_SECONDS = 20.0
 
@@ -155,7 +159,7 @@ class Footprint(NamedTuple):
 def footprint(folder: Path, *, collect: bool = True) -> Footprint:
     if collect:
         gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # what the C library keeps of freed memory is nobody's
+    _libc.malloc_trim(0)  # what the C library keeps of freed memory is nobody's
     maps = Path("/proc/self/maps").read_text().splitlines()
     files = sum(str(folder) in line for line in maps)
     descriptors = len(os.listdir("/proc/self/fd"))

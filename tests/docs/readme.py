@@ -45,7 +45,7 @@ _VARYING = (
 """What another machine prints differently. Everything else must be the same to the letter."""
 
 
-_MORE = "> "
+_MORE = re.compile(r"^>( |$)", re.MULTILINE)
 
 
 class Step(NamedTuple):
@@ -120,8 +120,8 @@ def rewritten(text: str) -> str:
 def _steps(block: str) -> Iterator[Step]:
     for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
         first, *lines = part.splitlines(keepends=True)
-        more = list(itertools.takewhile(lambda line: line.startswith(_MORE), lines))
-        command = "".join([first, *(line.removeprefix(_MORE) for line in more)]).removesuffix("\n")
+        more = list(itertools.takewhile(lambda line: _MORE.match(line), lines))
+        command = "".join([first, *(_MORE.sub("", line) for line in more)]).removesuffix("\n")
         yield Step(command, "".join(lines[len(more) :]))
 
 
@@ -143,7 +143,9 @@ def _run(command: str, folder: str) -> Step:
 
 
 def _as_text(step: Step) -> str:
-    return f"$ {step.command.replace(chr(10), chr(10) + _MORE)}\n{step.output}"
+    first, *more = step.command.split("\n")
+    lines = [f"$ {first}", *(f"> {line}".rstrip() for line in more)]
+    return "\n".join([*lines, step.output])
 
 
 if __name__ == "__main__":
