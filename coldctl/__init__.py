@@ -6,7 +6,7 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False  # importing it from typing would take longer than `coldctl --version` may
 if TYPE_CHECKING:
-    from coldctl.errors import ColdctlError
+    from coldctl.errors import CancelledError, ColdctlError, NotLoadedError
     from coldctl.jobs.evict import EvictOptions, evict
     from coldctl.jobs.prewarm import PrewarmOptions, prewarm
     from coldctl.jobs.repack import RepackOptions, repack
@@ -15,18 +15,21 @@ if TYPE_CHECKING:
     from coldctl.loader.load.loaded import Loaded
     from coldctl.loader.load.loading import Loading
     from coldctl.loader.load.opened import OpenCheckpoint, open
-    from coldctl.loader.load.transform import Dequantise
+    from coldctl.loader.load.transform import Dequantise, Transform, transformed
 
 __all__ = [
+    "CancelledError",
     "ColdctlError",
     "Dequantise",
     "EvictOptions",
     "Loaded",
     "Loading",
+    "NotLoadedError",
     "OpenCheckpoint",
     "PrewarmOptions",
     "RepackOptions",
     "StatusOptions",
+    "Transform",
     "VerifyOptions",
     "__version__",
     "evict",
@@ -34,25 +37,30 @@ __all__ = [
     "prewarm",
     "repack",
     "status",
+    "transformed",
     "verify",
 ]
 
 _HOMES = {
+    "CancelledError": "coldctl.errors",
     "ColdctlError": "coldctl.errors",
     "Dequantise": "coldctl.loader.load.transform",
     "EvictOptions": "coldctl.jobs.evict",
     "Loaded": "coldctl.loader.load.loaded",
     "Loading": "coldctl.loader.load.loading",
+    "NotLoadedError": "coldctl.errors",
     "OpenCheckpoint": "coldctl.loader.load.opened",
     "PrewarmOptions": "coldctl.jobs.prewarm",
     "RepackOptions": "coldctl.jobs.repack",
     "StatusOptions": "coldctl.jobs.status",
+    "Transform": "coldctl.loader.load.transform",
     "VerifyOptions": "coldctl.jobs.verify",
     "evict": "coldctl.jobs.evict",
     "open": "coldctl.loader.load.opened",
     "prewarm": "coldctl.jobs.prewarm",
     "repack": "coldctl.jobs.repack",
     "status": "coldctl.jobs.status",
+    "transformed": "coldctl.loader.load.transform",
     "verify": "coldctl.jobs.verify",
 }
 

@@ -17,7 +17,7 @@ class ColdctlError(Exception):
 
     `message` says what happened, where and what was expected; `hint` what to do about it. Both may contain
     text from hostile files: whoever prints them escapes them (`coldctl.report.escape`). `file`, its `offset_bytes`,
-    `tensor` and the `stage` of a load (plan, pin, allocate, read, h2d, verify) are set where they are known.
+    `tensor` and the `stage` of a load (pin, allocate, read, h2d, verify) are set where they are known.
     """
 
     exit_code = 70

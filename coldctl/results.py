@@ -288,7 +288,8 @@ class CopyFacts:
 
     `calibrated_bytes_per_second` is what the bus gave before the load, null when it was not measured, and `fallback`
     says why plain copies took over, null when they did not. `plain_bytes` were copied plainly. Where there are lanes,
-    `overlap_share` is the share of the copying time in which two or more of them were copying.
+    `overlap_share` is the share of the copying time in which two or more of them had a copy under way or waiting for
+    its turn; whether that is bandwidth depends on the device.
     """
 
     streams: int
@@ -307,8 +308,9 @@ class LoadReport:
 
     `bytes` are those of the tensors, `arena_bytes` what was allocated for all of them together (0 when each has memory
     of its own, or none), `read_bytes` what was read of the files, and `direct_bytes` and `gds_bytes` the parts of it
-    that went past the page cache. `attention_ready_seconds` has one entry for each layer of the main tower, from the
-    load's beginning until its attention block was in memory. `replicated` names the tensors that tp left whole.
+    that went past the page cache. `attention_ready_seconds` has one entry for each layer of the main tower that has an
+    attention block, in their order: from the load's beginning until it was in memory. `replicated` names the tensors
+    that tp left whole.
     """
 
     device: str

@@ -144,6 +144,9 @@ class StandIn:
     def copy_plainly(self, to: Bytes, source: Bytes) -> None:
         to.copy_(source)
 
+    def settle(self) -> None:
+        """torch computes on the CPU in the calling thread."""
+
     def gds(self) -> StandInGds:
         if self.gds_lacks is not None:
             raise EnvironmentLacksError(f"no GPUDirect Storage: {self.gds_lacks}")

@@ -64,6 +64,7 @@ class _Pool(Generic[Item]):
         self._events = events
         self._width = width
         self._lock = threading.Condition()
+        self._started: list[threading.Thread] = []
         self._threads = 0
         self._working = 0
         self._exhausted = False
@@ -77,6 +78,8 @@ class _Pool(Generic[Item]):
             except BaseException as error:  # KeyboardInterrupt: what the threads write to must outlive them
                 self._failure = self._failure or error
                 self._wait()
+        for thread in self._started:  # their work is done, and what they hold goes with their last steps
+            thread.join()
         if self._failure:
             raise self._failure
 
@@ -87,13 +90,15 @@ class _Pool(Generic[Item]):
     def _add_threads(self) -> None:
         """Start threads up to the target, or as many as the system allows, which must be one at least."""
         while self._working < self._width.target and not self._ending():
+            thread = threading.Thread(target=self._work, name=f"coldctl-{self._threads + 1}", daemon=True)
             try:
-                threading.Thread(target=self._work, name=f"coldctl-{self._threads + 1}", daemon=True).start()
+                thread.start()
             except RuntimeError as error:
                 if self._working:
                     return
                 hint = "raise the limit of processes (ulimit -u, or the container's pids limit)"
                 raise EnvironmentLacksError(f"cannot start a thread: {error}", hint=hint) from error
+            self._started.append(thread)
             self._threads += 1
             self._working += 1
             self.most = max(self.most, self._working)

@@ -31,6 +31,7 @@ _libc.syncfs.argtypes = [ctypes.c_int]
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _MADV_HUGEPAGE = 14
 _MADV_POPULATE_READ = 22
+_MADV_POPULATE_WRITE = 23
 _SYNC_FILE_RANGE_WAIT_BEFORE = 1
 _SYNC_FILE_RANGE_WRITE = 2
 _AT_FDCWD = -100
@@ -136,6 +137,16 @@ def populate_read(address: int, nbytes: int) -> None:
     before it are resident, those after it were not tried), EINVAL on kernels without it.
     """
     _check(_libc.madvise(address, nbytes, _MADV_POPULATE_READ))
+
+
+def populate_write(address: int, nbytes: int) -> None:
+    """Have every page of a range of anonymous memory there, zeros where it was not (MADV_POPULATE_WRITE, Linux 5.14).
+
+    A hint: kernels before 5.14 refuse it, and what it could not do happens when the pages are used. btrfs needs it for
+    direct reads: it faults in no pages for them, and reads through the page cache into those that are not there
+    (`btrfs_direct_read` in fs/btrfs/direct-io.c; measured on 6.18, at half the rate). To ext4 and xfs it is the same.
+    """
+    _libc.madvise(address, nbytes, _MADV_POPULATE_WRITE)
 
 
 def populate_read_supported() -> bool:

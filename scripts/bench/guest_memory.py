@@ -4,11 +4,12 @@ A guest with free page reporting hands blocks of memory that stay free for two s
 back to its host, and getting them again is several times slower than any disk cache fill. Which contender that hits
 depends on how large the pieces are that it allocates and on how long the machine was idle, not on how well it works;
 on hardware it hits none. So what the host has is fetched first, reporting is put off for the run, where there is any,
-and back on afterwards.
+and back on afterwards. Runs take turns: one that ended would put it back on for the others, which disturb it anyway.
 """
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,17 +26,22 @@ _NEVER = "11"
 
 @contextmanager
 def kept(nbytes: int) -> Iterator[None]:
-    """Put free page reporting off while the body runs, which uses some `nbytes`. Needs root where there is any."""
+    """Put free page reporting off while the body runs, which uses some `nbytes`. Needs root where there is any.
+
+    Waits for other runs to end.
+    """
     if not _ORDER.exists():
         yield
         return
-    before = _ORDER.read_text()
-    _ORDER.write_text(_NEVER)
-    try:
-        _fetch(min(nbytes, read_kib("/proc/meminfo", "MemFree") * 8 // 10))
-        yield
-    finally:
-        _ORDER.write_text(before)
+    with _ORDER.open() as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        before = _ORDER.read_text()
+        _ORDER.write_text(_NEVER)
+        try:
+            _fetch(min(nbytes, read_kib("/proc/meminfo", "MemFree") * 8 // 10))
+            yield
+        finally:
+            _ORDER.write_text(before)
 
 
 def _fetch(nbytes: int) -> None:

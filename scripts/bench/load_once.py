@@ -2,8 +2,8 @@
 
     python -m scripts.bench.load_once LOADER FOLDER
 
-Prints {"load_seconds", "seconds", "cpu_seconds", "tensors", "bytes", "sum", "imports_bytes"}. `load_seconds` end when
-the loader returns, `seconds` and `cpu_seconds` when every byte was touched as well. `sum` adds up all bytes as
+Prints {"loaded", "touched", "tensors", "bytes", "sum", "imports_bytes"}. `loaded` holds the {"seconds", "cpu_seconds"}
+until the loader returned, `touched` those until every byte was touched as well. `sum` adds up all bytes as
 little-endian words of 8 (a tensor's end is padded with zeros) modulo 2^64. `imports_bytes` is RssAnon before the load.
 """
 
@@ -33,21 +33,30 @@ def main() -> None:
     total([torch.zeros(WORD_BYTES)])
     gc.collect()  # what the imports left over is no loader's to look through
     imports_bytes = anon_bytes(os.getpid())
-    start, cpu_start = time.perf_counter(), time.process_time()
-    loaded = load(folder)
-    load_seconds = time.perf_counter() - start
-    checksum = total(loaded.tensors.values())
-    cpu_seconds, seconds = time.process_time() - cpu_start, time.perf_counter() - start
+    clock = Clock()
+    tensors, _owner = load(folder)
+    loaded = clock.read()
+    checksum = total(tensors.values())
     result = {
-        "load_seconds": load_seconds,
-        "seconds": seconds,
-        "cpu_seconds": cpu_seconds,
-        "tensors": len(loaded.tensors),
-        "bytes": sum(tensor.nbytes for tensor in loaded.tensors.values()),
+        "loaded": loaded,
+        "touched": clock.read(),
+        "tensors": len(tensors),
+        "bytes": sum(tensor.nbytes for tensor in tensors.values()),
         "sum": checksum,
         "imports_bytes": imports_bytes,
     }
     print(json.dumps(result))
+
+
+class Clock:
+    """Wall and CPU seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter(), time.process_time()
+
+    def read(self) -> dict[str, float]:
+        seconds, cpu_seconds = self._start
+        return {"seconds": time.perf_counter() - seconds, "cpu_seconds": time.process_time() - cpu_seconds}
 
 
 def total(tensors: Iterable[Any]) -> int:

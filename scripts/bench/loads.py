@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from scripts.bench.child import Sample, run_json, run_json_watching_memory
 
@@ -25,10 +25,10 @@ class DiffersError(Exception):
 
 
 class Loads:
-    def __init__(self, folder: Path, *, clock: str = "seconds") -> None:
-        """`clock` is the one of load_once's that counts."""
+    def __init__(self, folder: Path, *, until: Literal["loaded", "touched"] = "touched") -> None:
+        """`until` is the moment of load_once's at which the clock ends."""
         self.folder = folder
-        self._clock = clock
+        self._until = until
         self._content: Content | None = None
 
     @property
@@ -38,14 +38,14 @@ class Loads:
         return self._content
 
     def timed(self, names: Iterable[str], prepare: Callable[[], None]) -> dict[str, Callable[[], Sample]]:
-        """Contenders for `interleave`: each prepares and loads once, and gives the seconds that load_once measured."""
+        """Contenders for `interleave`: each prepares and loads once, and gives what load_once measured."""
 
         def contender(name: str) -> Callable[[], Sample]:
             def sample() -> Sample:
                 prepare()
                 measured, result = run_json(*self._command(name))
                 self._check(name, result)
-                return replace(measured, seconds=result[self._clock], cpu_seconds=result["cpu_seconds"])
+                return replace(measured, **result[self._until])
 
             return sample
 

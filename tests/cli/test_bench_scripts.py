@@ -97,10 +97,10 @@ def test_load_vs_peers(tmp_path: Path) -> None:
     assert [found.partition(" takes ")[0] for found in memory] == ["warm: coldctl arena", "cold: coldctl arena"]
 
 
+@pytest.mark.root
 def test_small_tensors(tmp_path: Path) -> None:
-    need("fincore", "findmnt")
-    small = ("--size", "8MiB", "--tensors", "2000", "--folder", str(tmp_path))
-    document = bench("small_tensors", tmp_path / "report.json", *small)
+    need("mkfs.ext4", "fincore", "findmnt")
+    document = bench("small_tensors", tmp_path / "report.json", "--size", "8MiB", "--tensors", "2000")
     assert set(document["samples"]) == {"coldctl arena", "safetensors by tensor"}
     assert document["tensors"] == 2000
     assert len(document["targets"]) == 1

@@ -145,6 +145,18 @@ def test_no_tensor_is_ever_half_there(folder: Path, expected: dict[str, torch.Te
     assert seen[EMBEDDING]
 
 
+def test_a_tensor_of_which_chunks_are_missing_is_not_there(tmp_path: Path) -> None:
+    """The rest is one tensor of 32 MiB and 8 chunks; threads stop after their first, and two begin."""
+    gate = Gate(part=1, after_a_chunk=True)
+    save(tmp_path / "model.safetensors", {EMBEDDING: made("U8", 100), "model.layers.0.w": made("U8", 32 * MIB)})
+    with coldctl.open(tmp_path) as checkpoint, checkpoint.load(first_layers=0, events=gate) as handle:
+        assert gate.reached.wait(PATIENCE_SECONDS)
+        assert set(handle.loaded) == {EMBEDDING}
+        assert handle.progress.done_bytes == 100
+        gate.open()
+    assert set(handle.loaded) == {EMBEDDING, "model.layers.0.w"}
+
+
 def test_callbacks_get_every_tensor_once_and_the_end(folder: Path, expected: dict[str, torch.Tensor]) -> None:
     gate = Gate(part=1)
     got: list[tuple[str, Any]] = []

@@ -81,7 +81,7 @@ def test_a_tensor_that_was_handed_out_and_that_none_needs_is_let_go() -> None:
 def test_what_the_transform_raises_comes_out() -> None:
     class Failing(Sum):
         def apply(self, name: str, tensor: Any, companions: Mapping[str, Any]) -> Any:
-            raise ValueError(name)
+            raise ValueError(name, tensor, companions)
 
     with pytest.raises(ValueError, match="a"):
         list(Handing(["a"], Failing()).arrive({"a": 1}))

@@ -3,6 +3,7 @@ that names file, tensor and stage, after which all memory is back."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import os
@@ -33,6 +34,7 @@ from coldctl.errors import (
 from coldctl.events import Events
 from coldctl.jobs.repack import RepackOptions, repack
 from coldctl.loader.device import mapped_engine
+from coldctl.loader.load import engine
 from tests import standin
 from tests.standin import StandIn
 from tests.tiny import Tensors, made, write_shard, write_sharded
@@ -113,7 +115,7 @@ def test_every_mode_gives_the_bytes_of_the_file(
         report = loaded.report
     assert report.device == "stand-in:0"
     assert report.bytes == sum(tensor.numel() * tensor.element_size() for tensor in expected.values())
-    assert report.mode == (mode if mode != "auto" else report.mode)
+    assert report.mode == mode or (mode == "auto" and report.mode in ("ring", "direct"))
     if mode == "direct":
         assert report.direct_bytes > 0.75 * report.bytes
     if mode == "gds":
@@ -172,7 +174,7 @@ def test_lanes_report_their_overlap_and_when_attention_was_ready(model: Path, de
     assert 0 <= report.copies.overlap_share <= 1
     assert len(report.attention_ready_seconds) == 3
     assert list(report.attention_ready_seconds) == sorted(report.attention_ready_seconds)
-    assert "lanes order the copies, and add no bandwidth" in " ".join(report.notes)
+    assert "lanes order the copies and add no bandwidth" in " ".join(report.notes)
 
 
 def test_attention_is_not_marked_ready_before_its_last_lane(tmp_path: Path, device: StandIn) -> None:
@@ -361,12 +363,12 @@ def test_a_device_that_fails_is_an_error(model: Path, device: StandIn, mode: Any
     device.violations.clear()  # a real one copies nothing any more, where the stand-in goes on
 
 
-@pytest.mark.parametrize("mode", ["ring", "mapped"])
+@pytest.mark.parametrize("mode", ["auto", "ring", "mapped"])
 def test_a_copy_that_does_not_end_is_an_error_at_its_deadline_and_its_memory_comes_back_when_it_does(
     model: Path, device: StandIn, mode: Any
 ) -> None:
-    device.copies = {2: pausing(device)}
-    found = failure(device, model, DeviceError, mode=mode, deadline_seconds=0.3)
+    device.copies = {3 if mode == "auto" else 2: pausing(device)}  # the first two calibrate
+    found = failure(device, model, DeviceError, mode=mode, deadline_seconds=0.3, bus_threshold=0.0)
     assert found.stage == "h2d"
     assert found.file is not None
     assert found.tensor is not None
@@ -619,11 +621,21 @@ def test_one_device_that_fails_stops_the_others(model: Path) -> None:
         ({"ring_bytes": MIB}, "at least two chunks"),
         ({"deadline_seconds": 0}, "deadline_seconds"),
         ({"bogus": 1}, "no such option: bogus"),
+        ({"names": "odd"}, "names is one str"),
+        ({"tp": (0, 1, 2)}, "expected \\(i, n\\)"),
+        ({"chunk_bytes": "8MiB"}, "numbers of bytes"),
+        ({"first_layers": 0.5}, "expected a number of layers"),
+        ({"first_layers": 1, "stage": (1, 2)}, "nothing would be early"),
+        ({"device": 0}, "no such device"),
+        ({"devices": "cpu"}, "devices is one str"),
+        ({"devices": ["cpu"], "first_layers": 1}, "devices goes without"),
+        ({"devices": ["cpu", "cpu"], "split": "tp", "tp": (0, 2)}, "say two things"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(model: Path, device: StandIn, options: Any, words: str) -> None:
+    where: dict[str, Any] = {} if "device" in options or "devices" in options else {"device": device}
     with coldctl.open(model) as checkpoint, pytest.raises(UsageError, match=words):
-        checkpoint.load(device, **options)
+        checkpoint.load(**where, **options)
 
 
 def test_a_transform_gets_what_it_needs_beside_a_tensor(tmp_path: Path, device: StandIn) -> None:
@@ -665,3 +677,161 @@ def test_a_device_of_torch_is_taken_too(model: Path, expected: dict[str, torch.T
         expect_equal(checkpoint.load(torch.device("cpu")), expected)
         with pytest.raises(EnvironmentLacksError, match="cuda:1"):
             checkpoint.load(torch.device("cuda", 1))
+
+
+def test_a_calibration_that_does_not_end_is_an_error_and_keeps_its_memory_until_it_does(
+    model: Path, device: StandIn
+) -> None:
+    device.pause()
+    error = failure(device, model, DeviceError, mode="auto", deadline_seconds=0.3)
+    assert error.stage == "pin"
+    assert device.pinned.now_bytes == 2 * MIB
+    device.let_go()
+    expect_all_back(device)
+
+
+@pytest.mark.parametrize("method", ["copy", "record"])
+@pytest.mark.parametrize("mode", ["ring", "mapped"])
+def test_a_stream_that_takes_no_more_ends_the_load_though_more_threads_than_slots_wait(
+    model: Path, device: StandIn, monkeypatch: pytest.MonkeyPatch, method: str, mode: Any
+) -> None:
+    real = getattr(standin.StandInStream, method)
+    calls = iter(range(10_000))
+
+    def fail_at_last(self: Any, *arguments: Any) -> Any:
+        if next(calls) >= 4:
+            with device._one_at_a_time:  # no copy is half done
+                device.failure = "an illegal memory access was encountered"  # and none is done any more
+            raise DeviceError(device.failure)
+        return real(self, *arguments)
+
+    monkeypatch.setattr(engine, "_streams", lambda _: (8, 8))
+    monkeypatch.setattr(standin.StandInStream, method, fail_at_last)
+    error = failure(device, model, DeviceError, mode=mode)
+    assert (error.stage, "illegal memory access" in str(error)) == ("h2d", True)
+    assert error.tensor
+    monkeypatch.undo()
+    expect_all_back(device)
+    device.violations.clear()  # a real one that failed copies nothing any more
+
+
+def test_a_callback_that_fails_ends_the_load_though_more_threads_than_slots_wait(
+    model: Path, device: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(name: str, tensor: object) -> None:  # noqa: ARG001
+        if "layers.2" in name:
+            raise ValueError("not that one")
+
+    monkeypatch.setattr(engine, "_streams", lambda _: (8, 8))
+    device.copy_bytes_per_second = 100e6
+    with coldctl.open(model) as checkpoint:
+        loading = checkpoint.load(device, first_layers=1, **QUIET)
+        with contextlib.suppress(ValueError):
+            loading.on_tensor(refuse)
+        with pytest.raises(ValueError, match="not that one"):
+            loading.wait(60)
+
+
+def test_a_stop_returns_soon_though_a_copy_hangs(model: Path, device: StandIn) -> None:
+    stop = threading.Event()
+
+    class Stopping(Events):
+        def raise_if_stopped(self) -> None:
+            if stop.is_set():
+                raise StoppedError(15)
+
+    device.copies = {2: pausing(device, stop)}
+    error = failure(device, model, StoppedError, mode="ring", events=Stopping(), deadline_seconds=3600)
+    assert device.pinned.now_bytes == 2 * MIB
+    device.let_go()
+    expect_all_back(device)
+    del error
+
+
+def test_attention_marks_are_over_when_the_report_is_made(model: Path, device: StandIn) -> None:
+    device.copy_bytes_per_second = 500e6
+    with coldctl.open(model) as checkpoint:
+        for _ in range(5):
+            report = checkpoint.load(device, lanes=True, order="layers", **QUIET).report
+            assert all(seconds > 0 for seconds in report.attention_ready_seconds)  # false of NaN
+
+
+def test_a_bus_that_lanes_share_is_not_given_up(tmp_path: Path, device: StandIn) -> None:
+    """Each copy waits for those of other lanes, and takes longer than the calibrated bus would for it alone."""
+    names = [f"model.layers.{n}.self_attn.{p}_proj.weight" for n in range(40) for p in "qkvo"]
+    write_shard(tmp_path / "model.safetensors", {name: made("U8", 700_000) for name in names})
+    device.copy_bytes_per_second = 400e6
+    with coldctl.open(tmp_path) as checkpoint:
+        copies = checkpoint.load(
+            device, order="file", lanes=True, chunk_bytes=MIB, ring_bytes=8 * MIB, bus_threshold=0.25
+        ).report.copies
+    assert copies is not None
+    assert copies.fallback is None
+
+
+def test_an_error_of_a_stream_holds_no_batch(model: Path, device: StandIn) -> None:
+    device.copies = dict.fromkeys(range(99), once_for_pages(standin.with_a_flipped_bit))
+    with coldctl.open(model) as checkpoint:
+        try:
+            for _ in checkpoint.stream(device, mode="ring", verify=True, **SMALL_RING):
+                pass
+        except CorruptedError as error:
+            held = error
+    expect_all_back(device)
+    assert held.tensor
+
+
+def test_asking_a_failed_handle_again_and_again_keeps_no_frames(model: Path, device: StandIn) -> None:
+    device.copies = dict.fromkeys(range(9, 99), standin.with_a_flipped_bit)
+    with coldctl.open(model) as checkpoint:
+        loading = checkpoint.load(device, first_layers=1, mode="ring", verify=True, **SMALL_RING)
+
+        def depth() -> int:
+            with pytest.raises(CorruptedError) as caught:
+                loading.wait(60)
+            return len(caught.traceback)
+
+        assert len({depth() for _ in range(5)}) == 1
+
+
+def test_verify_and_exact_together_still_look_at_the_manifest(listed: Path, device: StandIn) -> None:
+    path = sorted(listed.glob("*.safetensors"))[0]
+    with path.open("r+b") as file:
+        file.seek(-100, 2)
+        byte = file.read(1)[0]
+        file.seek(-100, 2)
+        file.write(bytes([byte ^ 1]))
+    with coldctl.open(listed) as checkpoint:
+        checkpoint.load(device, exact=True, **QUIET)
+        with pytest.raises(FaultError):
+            checkpoint.load(device, verify=True, exact=True, **QUIET)
+
+
+def test_a_manifest_that_cannot_be_used_is_said_before_anything_is_read(listed: Path, device: StandIn) -> None:
+    (listed / "coldctl.json").write_text("{}")
+    error = expect_fault(device, listed, FaultError, "verify", named=False, verify=True, mode="ring")
+    assert error.file == "coldctl.json"
+    assert device.copies_done == 0
+
+
+def test_an_odd_number_of_slots_is_halved_to_two_at_least(model: Path, device: StandIn) -> None:
+    device.pin_limit_bytes = 2 * MIB
+    with coldctl.open(model) as checkpoint:
+        ring = checkpoint.load(device, mode="ring", chunk_bytes=MIB, ring_bytes=3 * MIB).report.ring
+    assert ring is not None
+    assert (ring.slots, ring.slot_bytes) == (2, MIB)
+
+
+def test_gds_lets_go_of_the_device_when_the_load_is_over(model: Path, device: StandIn) -> None:
+    with coldctl.open(model) as checkpoint:
+        loaded = checkpoint.load(device, mode="gds")
+    assert not [each for each in gc.get_objects() if type(each) is standin.StandInGds]
+    del loaded
+
+
+def test_a_direct_load_that_was_hardly_direct_says_so(tmp_path: Path, device: StandIn) -> None:
+    write_shard(tmp_path / "model.safetensors", {f"odd {n}": made("U8", 4097) for n in range(50)})
+    with coldctl.open(tmp_path) as checkpoint:
+        report = checkpoint.load(device, mode="direct", **SMALL_RING).report
+    assert report.direct_bytes == 0
+    assert "only 0 % was read with O_DIRECT" in " ".join(report.notes)

@@ -387,7 +387,8 @@ def test_the_report_is_what_arithmetic_says(tmp_path: Path) -> None:
 def test_the_report_of_a_map_and_of_tensors_apart(checkpoint: OpenCheckpoint) -> None:
     nbytes = checkpoint.nbytes
     mapped, apart = (checkpoint.load(alloc=alloc).report for alloc in ("map", "per-tensor"))
-    assert (mapped.mode, mapped.alloc, mapped.arena_bytes, mapped.read_bytes) == ("map", "map", 0, nbytes)
+    assert (mapped.mode, mapped.alloc, mapped.arena_bytes, mapped.bytes) == ("map", "map", 0, nbytes)
+    assert mapped.read_bytes <= nbytes  # of what is in the page cache nothing
     assert (apart.mode, apart.alloc, apart.arena_bytes, apart.read_bytes) == ("per-tensor", "per-tensor", 0, nbytes)
     assert "allocate" not in [stage.name for stage in (*mapped.stages, *apart.stages)]
 

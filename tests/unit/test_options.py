@@ -26,6 +26,11 @@ ANYWHERE: list[tuple[dict[str, Any], str]] = [
     ({"deadline_seconds": float("nan")}, "deadline_seconds must be over 0"),
     ({"bus_threshold": 1.5}, "bus_threshold from 0 to 1"),
     ({"bus_threshold": -0.1}, "bus_threshold from 0 to 1"),
+    ({"names": "model.norm.weight"}, "names is one str"),
+    ({"tp": (0, 2, 4)}, r"tp is \(0, 2, 4\), expected \(i, n\)"),
+    ({"stage": ("0", "2")}, r"stage is \('0', '2'\), expected"),
+    ({"experts": (0.0, 2.0)}, r"experts is \(0.0, 2.0\), expected"),
+    ({"ring_bytes": 64.0 * MIB}, "numbers of bytes"),
 ]
 ON_THE_HOST: list[tuple[dict[str, Any], str]] = [
     ({"mode": "ring"}, "no such mode for the host: 'ring'"),
@@ -36,6 +41,7 @@ ON_THE_HOST: list[tuple[dict[str, Any], str]] = [
     ({"alloc": "map", "mode": "buffered"}, "takes no mode"),
     ({"alloc": "map", "tp": (0, 2)}, "no tp, which gathers"),
     ({"alloc": "per-tensor", "mode": "direct"}, "direct reads"),
+    ({"framework": "numpy", "transform": object()}, "a transform works on torch tensors"),
 ]
 ON_A_DEVICE: list[tuple[dict[str, Any], str]] = [
     ({"mode": "buffered"}, "no such mode for a device: 'buffered'"),
@@ -100,15 +106,25 @@ def test_the_defaults_are_a_plain_load() -> None:
     assert settings.slots == 16
 
 
-NAMES = ["model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight", "model.layers.0.mlp.experts.0.w1.weight"]
+NAMES = [
+    "model.embed_tokens.weight",
+    "model.layers.0.self_attn.q_proj.weight",
+    "model.layers.0.mlp.experts.0.w1.weight",
+]
 BY_THE_CHECKPOINT: list[tuple[dict[str, Any], str]] = [
     ({"tp": (2, 2)}, r"tp=\(2, 2\): expected"),
     ({"tp": (0, 0)}, r"tp=\(0, 0\): expected"),
     ({"stage": (0, 2)}, "2 stages, but the checkpoint has 1 layers"),
     ({"experts": (0, 2)}, "2 shares, but model.layers.0.mlp has 1 experts"),
-    ({"first_layers": -1}, "first_layers is -1, expected 0 or more"),
+    ({"first_layers": -1}, "first_layers is -1, expected a number of layers"),
+    ({"first_layers": "1"}, "first_layers is '1', expected a number of layers"),
+    ({"first_layers": 1, "names": ["model.norm.weight"]}, "none of the first 1 layers is among these tensors"),
     ({"first_layers": 1, "edges_last": True}, "edges_last would keep the embedding back"),
-    ({"first_layers": 1, "devices": ["cpu"]}, "first_layers goes with one device"),
+    ({"first_layers": 1, "devices": ["cpu"]}, "devices goes without device and first_layers"),
+    ({"device": "cuda:0", "devices": ["cpu"]}, "devices goes without device and first_layers"),
+    ({"devices": "cpu"}, "devices is one str"),
+    ({"device": 0}, "no such device: 0"),
+    ({"devices": ["cpu", "cpu"], "split": "tp", "tp": (0, 2)}, "say two things"),
     ({"devices": []}, "devices is empty"),
     ({"devices": ["cpu"], "split": "rows"}, "no such split: 'rows'"),
     ({"split": "tp"}, "split goes with devices"),
@@ -120,7 +136,7 @@ BY_THE_CHECKPOINT: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("options", "message"), BY_THE_CHECKPOINT)
 def test_a_load_refuses_what_makes_no_sense(tmp_path: Path, options: Any, message: str) -> None:
-    write_shard(tmp_path / "model.safetensors", {name: made("BF16", 8, 8) for name in NAMES})
+    write_shard(tmp_path / "model.safetensors", {name: made("BF16", 8, 8) for name in [*NAMES, "model.norm.weight"]})
     with coldctl.open(tmp_path) as checkpoint, pytest.raises(UsageError, match=message):
         checkpoint.load(**options)
 

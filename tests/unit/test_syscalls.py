@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -91,3 +92,18 @@ def test_a_filesystem_is_synced_by_any_descriptor_on_it(tmp_path: Path) -> None:
     os.close(descriptor)
     with pytest.raises(OSError, match="Bad file descriptor"):
         syscalls.syncfs(descriptor)
+
+
+def test_memory_that_was_populated_is_there_and_holds_zeros() -> None:
+    if not syscalls.populate_read_supported():
+        pytest.skip("the kernel has no MADV_POPULATE_WRITE (it came with Linux 5.14)")
+    nbytes = 64 * PAGE_BYTES
+    with mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+        byte = ctypes.c_char.from_buffer(memory)
+        answer = ctypes.create_string_buffer(64)
+        syscalls.populate_write(ctypes.addressof(byte) + 16 * PAGE_BYTES, 32 * PAGE_BYTES)
+        syscalls.mincore(ctypes.addressof(byte), nbytes, answer)
+        assert [state & 1 for state in answer.raw] == [0] * 16 + [1] * 32 + [0] * 16
+        del byte
+        assert memory[:] == bytes(nbytes)

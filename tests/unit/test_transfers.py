@@ -26,10 +26,9 @@ Bytes = NDArray[np.uint8]
 
 def contents(wanted: Sequence[Wanted]) -> dict[str, Bytes]:
     """A random file for each source."""
-    return {
-        each.source.name: np.random.default_rng(len(each.source.name)).integers(0, 256, each.source.size_bytes, np.uint8)
-        for each in wanted
-    }
+    random = np.random.default_rng(1)
+    sizes = {each.source.name: each.source.size_bytes for each in wanted}
+    return {name: random.integers(0, 256, nbytes, np.uint8) for name, nbytes in sizes.items()}
 
 
 def carry(cut: Sequence[Transfer], files: dict[str, Bytes], arena_bytes: int) -> tuple[Bytes, NDArray[np.int64]]:

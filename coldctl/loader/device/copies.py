@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from coldctl.loader.device.flights import Flight
 from coldctl.loader.device.protocol import Event, Stream
@@ -19,14 +21,12 @@ _PATIENCE_CHUNKS = 16
 class Copies:
     """Every copy as an interval of device time since one base event, lane by lane.
 
-    `begun_seconds` is the base event on the clock of time.perf_counter, as near as its recording tells. `plain_bytes`
-    were copied without a stream, and have no interval.
+    `begun_seconds` is the base event on the clock of time.perf_counter, as near as its recording tells.
     """
 
     def __init__(self, base: Event, lanes: int) -> None:
         self.begun_seconds = time.perf_counter()
         self.bytes = 0
-        self.plain_bytes = 0
         self.lanes = lanes
         self._base = base
         self._intervals: list[list[Interval]] = [[] for _ in range(lanes)]
@@ -55,10 +55,25 @@ class Copies:
         return overlap_share(self._intervals)
 
 
-class Bus:
-    """Watches the rate of single copies against what the same bus gave when it was calibrated.
+class PlainCopies:
+    """What was copied without a stream, on the clock of time.perf_counter. Any thread may add."""
 
-    `complaint` is None, or says that so many chunks in a row stayed under `threshold` of the calibrated rate.
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.intervals: list[Interval] = []
+        self._lock = threading.Lock()
+
+    def add(self, nbytes: int, interval: Interval) -> None:
+        with self._lock:
+            self.bytes += nbytes
+            self.intervals.append(interval)
+
+
+class Bus:
+    """Watches the rate of copies against what the same bus gave when it was calibrated.
+
+    `complaint` is None, or says that so many chunks in a row stayed under `threshold` of the calibrated rate: each of
+    them, and all of them together. With several lanes a copy's own time includes waiting for the other lanes.
     """
 
     def __init__(self, calibrated_bytes_per_second: float, threshold: float, chunk_bytes: int) -> None:
@@ -66,29 +81,28 @@ class Bus:
         self.complaint: str | None = None
         self._least_bytes_per_second = threshold * calibrated_bytes_per_second
         self._chunk_bytes = chunk_bytes
-        self._slow_bytes = 0
-        self._slow_seconds = 0.0
-        self._slow_chunks = 0
+        self._slow: list[tuple[int, Interval]] = []
 
     def watch(self, nbytes: int, interval: Interval) -> None:
         """Judge one copy. Small ones tell nothing about the bus."""
-        seconds = interval[1] - interval[0]
-        if self.complaint or 2 * nbytes < self._chunk_bytes or seconds <= 0:
+        if self.complaint or 2 * nbytes < self._chunk_bytes:
             return
-        if nbytes / seconds >= self._least_bytes_per_second:
-            self._slow_bytes = self._slow_chunks = 0
-            self._slow_seconds = 0.0
+        if _rate([(nbytes, interval)]) >= self._least_bytes_per_second:
+            self._slow.clear()
             return
-        self._slow_bytes += nbytes
-        self._slow_seconds += seconds
-        self._slow_chunks += 1
-        if self._slow_chunks == _PATIENCE_CHUNKS:
-            found = format_rate(self._slow_bytes / self._slow_seconds)
-            wanted = format_rate(self._least_bytes_per_second)
+        self._slow = [*self._slow[1 - _PATIENCE_CHUNKS :], (nbytes, interval)]
+        together = _rate(self._slow)
+        if len(self._slow) == _PATIENCE_CHUNKS and together < self._least_bytes_per_second:
             self.complaint = (
-                f"the bus gave {found} over {_PATIENCE_CHUNKS} chunks, under the threshold of {wanted} "
-                f"(calibrated: {format_rate(self.calibrated_bytes_per_second)}): plain copies for the rest"
+                f"the bus gave {format_rate(together)} over {_PATIENCE_CHUNKS} chunks, under the threshold of "
+                f"{format_rate(self._least_bytes_per_second)} (calibrated: "
+                f"{format_rate(self.calibrated_bytes_per_second)}): plain copies for the rest"
             )
+
+
+def _rate(copies: Sequence[tuple[int, Interval]]) -> float:
+    seconds = covered_seconds(interval for _, interval in copies)
+    return sum(nbytes for nbytes, _ in copies) / seconds if seconds else math.inf
 
 
 class AttentionMarks:

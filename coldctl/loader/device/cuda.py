@@ -43,9 +43,10 @@ def open_cuda(name: str) -> Device:
 def _torch_with_cuda(name: str) -> Any:
     try:
         import torch
-    except ModuleNotFoundError as error:
+    except (ImportError, OSError) as error:
         raise EnvironmentLacksError(
-            f"{name} needs torch, which is not installed", hint="install torch 2.10 or newer, in a build with CUDA"
+            f"{name} needs torch, which cannot be imported: {error}",
+            hint="install torch 2.10 or newer, in a build with CUDA",
         ) from error
     if torch.version.cuda is None:
         raise EnvironmentLacksError(
@@ -112,6 +113,10 @@ class CudaDevice:
     def copy_plainly(self, to: Bytes, source: Bytes) -> None:
         with translated(f"copy to {self.name}"):
             to.copy_(source)
+        self.settle()
+
+    def settle(self) -> None:
+        with translated(f"wait for {self.name}"):
             self._torch.cuda.current_stream(self._index).synchronize()
 
     def gds(self) -> Gds:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Generic, NamedTuple, TypeVar
 
-from coldctl.errors import DeviceError
+from coldctl.errors import ColdctlError, DeviceError
 from coldctl.events import Events
 from coldctl.loader.device.protocol import Bytes, Event, Stream
 from coldctl.loader.load.transfers import Transfer
 from coldctl.units import format_duration
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 20e-6, 1e-3
+_LOOK_SECONDS = 0.1
+_GRACE_SECONDS = 1.0
 
 Held = TypeVar("Held")
 """What the source of a copy is: a slot of the ring, a window on a file."""
@@ -34,18 +37,21 @@ class Flights(Generic[Held]):
 
     Any thread may call `acquire`, `release` and `send`; `await_all` one, when those have ended. `sent` is called for
     each copy that was begun and `landed` for each that is over, from any thread, each by one at a time. A copy that is
-    not over `deadline_seconds` after somebody began to wait for it raises DeviceError, and so does every later call.
+    not over `deadline_seconds` after somebody began to wait for it raises DeviceError. After any failure nothing is
+    handed out any more: whoever waits gets that failure, too.
     """
 
     def __init__(
         self,
         free: Iterable[Held],
+        streams: Sequence[Stream],
         *,
         deadline_seconds: float,
         sent: Callable[[Flight], None],
         landed: Callable[[Flight], None],
         events: Events,
     ) -> None:
+        self._streams = streams
         self._deadline_seconds = deadline_seconds
         self._sent = sent
         self._landed = landed
@@ -54,21 +60,22 @@ class Flights(Generic[Held]):
         self._changed = threading.Condition()
         self._free = deque(free)
         self._flying: deque[tuple[Flight, Held]] = deque()
-        self._stuck = False
+        self._failure: BaseException | None = None
 
     def acquire(self) -> Held:
         """One that no copy needs any more; waits for the oldest copy when there is none."""
         while True:
             with self._changed:
-                if self._stuck:
-                    raise self._too_late()
+                if self._failure:
+                    raise self._failure
                 if self._free:
                     return self._free.popleft()
                 if not self._flying:  # other threads fill, or wait for, every one
-                    self._changed.wait()
+                    self._changed.wait(_LOOK_SECONDS)
+                    self._events.raise_if_stopped()
                     continue
                 flight, held = self._flying.popleft()
-            self._land(flight, held)
+            self._land(flight)
             return held
 
     def release(self, held: Held) -> None:
@@ -77,11 +84,11 @@ class Flights(Generic[Held]):
             self._free.append(held)
             self._changed.notify()
 
-    def send(
-        self, held: Held, copies: Iterable[tuple[Bytes, Bytes]], transfer: Transfer, stream: Stream, lane: int
-    ) -> None:
-        """Begin to copy each (to, source), all from `held`, on `stream`."""
-        with self._changed:
+    def send(self, held: Held, copies: Iterable[tuple[Bytes, Bytes]], transfer: Transfer, lane: int) -> None:
+        """Begin to copy each (to, source), all from `held`, on the stream of `lane`. Raises what the stream does, with
+        its place."""
+        stream = self._streams[lane]
+        with self._failing(transfer), self._changed:
             begin = stream.record()
             for to, source in copies:
                 stream.copy(to, source)
@@ -90,15 +97,17 @@ class Flights(Generic[Held]):
             self._sent(flight)
             self._changed.notify()
 
-    def await_all(self) -> None:
-        """Wait for every copy under way."""
+    def await_all(self, marks: Iterable[Event] = ()) -> None:
+        """Wait for every copy under way, and for `marks`."""
         while True:
             with self._changed:
                 if not self._flying:
-                    return
+                    break
                 flight, held = self._flying.popleft()
-            self._land(flight, held)
+            self._land(flight)
             self.release(held)
+        for mark in marks:
+            self.await_event(mark)
 
     def await_event(self, end: Event) -> None:
         """Wait for `end`, no longer than the deadline."""
@@ -106,38 +115,43 @@ class Flights(Generic[Held]):
         pause_seconds = _FIRST_PAUSE_SECONDS
         while not end.done():
             self._events.raise_if_stopped()
-            if self._stuck or time.monotonic() > until_seconds:
-                raise self._too_late()
+            if self._failure:
+                raise self._failure
+            if time.monotonic() > until_seconds:
+                raise DeviceError(f"a copy to the device did not end within {format_duration(self._deadline_seconds)}")
             time.sleep(pause_seconds)
             pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
 
-    def _land(self, flight: Flight, held: Held) -> None:
-        try:
+    def _land(self, flight: Flight) -> None:
+        with self._failing(flight.transfer):
             self.await_event(flight.end)
+            with self._landing:
+                self._landed(flight)
+
+    @contextmanager
+    def _failing(self, transfer: Transfer) -> Iterator[None]:
+        """Whatever is raised in the block ends the flights; what the device raised, with its place."""
+        try:
+            yield
         except BaseException as error:
             with self._changed:
-                self._stuck = self._stuck or isinstance(error, DeviceError)
-                self._flying.appendleft((flight, held))
+                self._failure = self._failure or error
                 self._changed.notify_all()
-            if isinstance(error, DeviceError):
-                error.locate(stage="h2d", file=flight.transfer.source.name, tensor=flight.transfer.name)
+            if isinstance(error, ColdctlError):
+                error.locate(stage="h2d", file=transfer.source.name, tensor=transfer.name)
             raise
-        with self._landing:
-            self._landed(flight)
-
-    def _too_late(self) -> DeviceError:
-        return DeviceError(f"a copy to the device did not end within {format_duration(self._deadline_seconds)}")
 
     def close(self, give_back: Callable[[], None]) -> None:
-        """Call `give_back`, which frees the memory of all copies, when the copies under way are over.
+        """Call `give_back`, which frees the memory of all copies, when all that the streams were given is over.
 
-        Where one does not end, this returns at once and a thread goes on waiting for it: nothing is given back under a
+        Where that takes over a second this returns, and a thread goes on waiting for it: nothing is given back under a
         running copy, and nothing is lost once it ends.
         """
-        ends = [flight.end for flight, _ in self._flying]
+        self._failure = None  # its traceback would hold what is to be given back
+        ends = [end for stream in self._streams if (end := _mark(stream))]
         self._free.clear()
         self._flying.clear()
-        if not self._stuck and _all_over_within(ends, self._deadline_seconds):
+        if _all_over_within(ends, _GRACE_SECONDS):
             give_back()
             return
 
@@ -146,6 +160,14 @@ class Flights(Generic[Held]):
             give_back()
 
         threading.Thread(target=wait_and_give_back, name="coldctl-give-back", daemon=True).start()
+
+
+def _mark(stream: Stream) -> Event | None:
+    """The end of all that the stream was given; None on a device that failed, which copies nothing any more."""
+    try:
+        return stream.record()
+    except DeviceError:
+        return None
 
 
 def _all_over_within(ends: Sequence[Event], seconds: float) -> bool:
@@ -160,5 +182,5 @@ def _all_over_within(ends: Sequence[Event], seconds: float) -> bool:
 def _is_over(end: Event) -> bool:
     try:
         return end.done()
-    except DeviceError:  # a device that failed copies nothing any more
+    except DeviceError:  # as above
         return True

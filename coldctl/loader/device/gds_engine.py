@@ -10,9 +10,10 @@ import threading
 
 from coldctl.errors import ColdctlError, CorruptedError
 from coldctl.events import Events
-from coldctl.loader.device.protocol import Bytes, Device, GdsFile
+from coldctl.loader.device.copies import PlainCopies
+from coldctl.loader.device.protocol import Bytes, Device, Gds, GdsFile
 from coldctl.loader.device.ring_engine import copy_plainly
-from coldctl.loader.load.batch import Batch
+from coldctl.loader.load.batch import NOTHING, Batch
 from coldctl.loader.load.engine import Reads, read_all
 from coldctl.loader.load.fill import Filler
 from coldctl.loader.load.place import PAGE_BYTES
@@ -30,54 +31,59 @@ class GdsEngine:
 
     def __init__(self, device: Device, routes: Routes, events: Events) -> None:
         self.reads = Reads()
+        self.plain = PlainCopies()
         self.gds_bytes = 0
-        self._arena: Bytes = None
+        self._batch = NOTHING
         self._device = device
         self._routes = routes
         self._events = events
-        self._gds = device.gds()
+        self._gds: Gds | None = device.gds()
         self._files: dict[int, GdsFile] = {}
         self._lock = threading.Lock()
 
     def run(self, batch: Batch) -> None:
         """Bring all transfers into the arena."""
-        self._arena = batch.arena
+        self._batch = batch
+        read_all(batch, self._move, self._routes, self.reads, self._events)
 
-        def move(filler: Filler, transfer: Transfer) -> None:
-            if transfer.in_place and isinstance(transfer.source, LocalFile):
-                self._move(filler, transfer.source, transfer)
-            else:
-                copy_plainly(self._device, self._arena, filler, transfer)
-            batch.arrivals.done(transfer)
-
-        read_all(batch, move, self._routes, self.reads, self._events)
-
-    def _move(self, filler: Filler, source: LocalFile, transfer: Transfer) -> None:
+    def _move(self, filler: Filler, transfer: Transfer) -> None:
+        if not (transfer.in_place and isinstance(transfer.source, LocalFile)):
+            self._plainly(filler, transfer)
+            self._batch.arrivals.done(transfer)
+            return
         head_bytes = min(-transfer.offset_bytes % PAGE_BYTES, transfer.nbytes)
         tail_bytes = transfer.nbytes - (transfer.nbytes - head_bytes) % PAGE_BYTES
         for part in (transfer.part(0, head_bytes), transfer.part(tail_bytes, transfer.nbytes)):
             if part.nbytes:
-                copy_plainly(self._device, self._arena, filler, part)
-        middle = transfer.part(head_bytes, tail_bytes)
-        if not middle.nbytes:
-            return
-        to = self._arena[middle.at_bytes : middle.at_bytes + middle.nbytes]
+                self._plainly(filler, part)
+        if head_bytes < tail_bytes:
+            self._directly(filler, transfer.source, transfer.part(head_bytes, tail_bytes))
+        self._batch.arrivals.done(transfer)
+
+    def _plainly(self, filler: Filler, transfer: Transfer) -> None:
+        copy_plainly(self._device, self._batch.arena, filler, transfer, self.plain)
+
+    def _directly(self, filler: Filler, source: LocalFile, transfer: Transfer) -> None:
+        to = self._batch.arena[transfer.at_bytes : transfer.at_bytes + transfer.nbytes]
+        filler.local(transfer).check_unchanged()
         try:
             file, is_new = self._open(source)
-            file.read(to, middle.offset_bytes)
+            file.read(to, transfer.offset_bytes)
         except ColdctlError as error:
-            error.locate(stage="read", file=source.name, tensor=transfer.name)
+            error.file = source.name
+            filler.locate(error, transfer)
             raise
-        filler.read_bytes += middle.nbytes
+        filler.read_bytes += transfer.nbytes
         if is_new:
-            self._compare(filler, middle, to)
+            self._compare(filler, transfer, to)
         with self._lock:
-            self.gds_bytes += middle.nbytes
+            self.gds_bytes += transfer.nbytes
 
     def _open(self, source: LocalFile) -> tuple[GdsFile, bool]:
         with self._lock:
             if id(source) in self._files:
                 return self._files[id(source)], False
+            assert self._gds is not None
             file = self._gds.open(source.path)
             self._files[id(source)] = file.__enter__()
             return file, True
@@ -94,7 +100,9 @@ class GdsEngine:
             raise error
 
     def close(self) -> None:
-        self._arena = None
+        """Close the files, and let go of what GDS keeps on the device."""
+        self._batch = NOTHING
         for file in self._files.values():
             file.__exit__(None, None, None)
         self._files.clear()
+        self._gds = None

@@ -9,9 +9,9 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable
 
-from coldctl.errors import ColdctlError, UnreadableError
+from coldctl.errors import ColdctlError, from_os_error
 from coldctl.events import Events
-from coldctl.loader.device.copies import AttentionMarks, Copies
+from coldctl.loader.device.copies import Copies, PlainCopies
 from coldctl.loader.device.flights import Flight, Flights
 from coldctl.loader.device.protocol import Bytes, Device, Registration
 from coldctl.loader.device.ring_engine import copy_plainly
@@ -19,10 +19,10 @@ from coldctl.loader.load.batch import NOTHING, Batch
 from coldctl.loader.load.engine import Reads, read_all
 from coldctl.loader.load.fill import Filler
 from coldctl.loader.load.place import PAGE_BYTES
+from coldctl.loader.load.populate import populate
 from coldctl.loader.load.route import Routes
 from coldctl.loader.load.transfers import Transfer
-from coldctl.loader.source import OpenLocalFile
-from coldctl.loader.syscalls import map_read_only, populate_read, read_ahead_in_large_pieces, unmap
+from coldctl.loader.syscalls import map_read_only, unmap
 from coldctl.units import MIB
 
 CHUNK_BYTES = 64 * MIB
@@ -32,30 +32,34 @@ _WINDOWS = 4
 class MappedEngine:
     """Up to four windows of 64 MiB at once. Gathered tensors go through ordinary memory.
 
-    `unmapped_bytes` did too, because they could not be mapped.
+    With `unmapped` others did too, because they could not be mapped.
     """
 
     def __init__(self, device: Device, routes: Routes, events: Events, *, deadline_seconds: float) -> None:
         self.reads = Reads()
-        self.unmapped_bytes = 0
+        self.plain = PlainCopies()
+        self.unmapped = False
         self._batch = NOTHING
         self._written: list[Bytes] = []  # the arena lives on while a copy may be writing to it
         self._device = device
         self._routes = routes
         self._events = events
         self._stream = device.stream()
-        self.marks = AttentionMarks()
         self.copies = Copies(self._stream.record(), 1)
         self._windows = [_Window() for _ in range(_WINDOWS)]
         self._flights: Flights[_Window] = Flights(
-            self._windows, deadline_seconds=deadline_seconds, sent=self._sent, landed=self._landed, events=events
+            self._windows,
+            [self._stream],
+            deadline_seconds=deadline_seconds,
+            sent=lambda _: None,
+            landed=self._landed,
+            events=events,
         )
 
     def run(self, batch: Batch) -> None:
         """Bring all transfers into the arena. Returns when the last copy is over."""
         self._batch = batch
         self._written[:] = [batch.arena]
-        self.marks.expect(batch)
         read_all(batch, self._move, self._routes, self.reads, self._events)
         self._flights.await_all()
         self._written.clear()
@@ -67,28 +71,19 @@ class MappedEngine:
         window = self._flights.acquire()
         try:
             window.close()
-            file = filler.local(transfer)
-            mapped = window.map(file, transfer)
-            if mapped:
-                window.open(self._device, file, transfer)
-                filler.read_bytes += transfer.nbytes
+            mapped = window.open(self._device, filler, transfer)
         except BaseException:
             self._flights.release(window)
             raise
-        if not mapped:
-            self._flights.release(window)
-            self.unmapped_bytes += transfer.nbytes
-            self._move_plainly(filler, transfer)
+        if mapped:
+            self._flights.send(window, self._copies(window, transfer), transfer, 0)
             return
-        try:
-            self._flights.send(window, self._copies(window, transfer), transfer, self._stream, 0)
-        except ColdctlError as error:
-            error.locate(stage="h2d", file=transfer.source.name, tensor=transfer.name)
-            raise
+        self._flights.release(window)
+        self.unmapped = True
+        self._move_plainly(filler, transfer)
 
     def _move_plainly(self, filler: Filler, transfer: Transfer) -> None:
-        copy_plainly(self._device, self._batch.arena, filler, transfer)
-        self.copies.plain_bytes += transfer.nbytes
+        copy_plainly(self._device, self._batch.arena, filler, transfer, self.plain)
         self._batch.arrivals.done(transfer)
 
     def _copies(self, window: _Window, transfer: Transfer) -> Iterable[tuple[Bytes, Bytes]]:
@@ -97,9 +92,6 @@ class MappedEngine:
             to = self._batch.arena[transfer.at_bytes + at_bytes : transfer.at_bytes + at_bytes + nbytes]
             yield to, window.tensor(from_bytes, nbytes)
             from_bytes += nbytes
-
-    def _sent(self, flight: Flight) -> None:
-        self.marks.sent(flight, self._stream)
 
     def _landed(self, flight: Flight) -> None:
         self.copies.landed(flight)
@@ -127,8 +119,12 @@ class _Window:
         self._skipped_bytes = 0
         self._registration: Registration | None = None
 
-    def map(self, file: OpenLocalFile, transfer: Transfer) -> bool:
-        """Map the transfer's range. False where the process has no room for that: then it is to be read instead."""
+    def open(self, device: Device, filler: Filler, transfer: Transfer) -> bool:
+        """Map the transfer's range, have all of its pages read, and register them.
+
+        False where the process has no room to map it: then it is to be read instead.
+        """
+        file = filler.local(transfer)
         self._skipped_bytes = transfer.offset_bytes % PAGE_BYTES
         self._nbytes = self._skipped_bytes + transfer.nbytes
         try:
@@ -136,22 +132,16 @@ class _Window:
         except OSError as cause:
             if cause.errno == errno.ENOMEM:
                 return False
-            raise _unreadable(transfer, cause) from cause
-        return True
-
-    def open(self, device: Device, file: OpenLocalFile, transfer: Transfer) -> None:
-        """Have all pages of the range read, and register them."""
-        read_ahead_in_large_pieces(self._address, self._nbytes)
-        try:
-            _populate(self._address, self._nbytes)
-        except OSError as cause:
-            file.check_unchanged()  # the kernel says the same of bad blocks and of what a file has lost
-            raise _unreadable(transfer, cause) from cause
+            error = from_os_error(cause, "map", transfer.source.name)
+            error.locate(stage="read", file=transfer.source.name, tensor=transfer.name)
+            raise error from cause
+        populate(self._address, filler, transfer)
         try:
             self._registration = device.register(self._address, self._nbytes)
         except ColdctlError as error:
             error.locate(stage="pin", file=transfer.source.name, tensor=transfer.name)
             raise
+        return True
 
     def tensor(self, from_bytes: int, nbytes: int) -> Bytes:
         if self._registration is None:
@@ -165,18 +155,3 @@ class _Window:
         if self._address:
             unmap(self._address, self._nbytes)
         self._address, self._registration = 0, None
-
-
-def _unreadable(transfer: Transfer, cause: OSError) -> UnreadableError:
-    message = f"cannot map and read {transfer.nbytes} bytes of {transfer.source.name}: {cause.strerror}"
-    error = UnreadableError(message, file=transfer.source.name, offset_bytes=transfer.offset_bytes)
-    error.locate(stage="read", tensor=transfer.name)
-    return error
-
-
-def _populate(address: int, nbytes: int) -> None:
-    try:
-        populate_read(address, nbytes)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # a kernel before 5.14: registering reads the pages as well
-            raise

@@ -119,5 +119,8 @@ class Device(Protocol):
     def copy_plainly(self, to: Bytes, source: Bytes) -> None:
         """Copy host memory of any kind into `to` (or device memory to device memory), and wait for it."""
 
+    def settle(self) -> None:
+        """Wait for the work that the calling thread gave to its current stream, such as computing with tensors."""
+
     def gds(self) -> Gds:
         """Raises EnvironmentLacksError that says what of torch, the driver or its files is missing."""

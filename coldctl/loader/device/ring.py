@@ -39,7 +39,7 @@ class Ring:
                 break
             except PinError as error:
                 if slots > _LEAST_SLOTS:
-                    slots //= 2
+                    slots = max(slots // 2, _LEAST_SLOTS)
                 elif slot_bytes > LEAST_SLOT_BYTES:
                     slot_bytes //= 2
                 else:

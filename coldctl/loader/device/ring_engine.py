@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 from coldctl.errors import ColdctlError
 from coldctl.events import Events
-from coldctl.loader.device.copies import AttentionMarks, Bus, Copies
+from coldctl.loader.device.copies import AttentionMarks, Bus, Copies, PlainCopies
 from coldctl.loader.device.flights import Flight, Flights
 from coldctl.loader.device.protocol import Bytes, Device
 from coldctl.loader.device.ring import Ring, Slot
@@ -38,6 +40,7 @@ class RingEngine:
         bus_threshold: float | None,
     ) -> None:
         self.reads = Reads()
+        self.plain = PlainCopies()
         self.marks = AttentionMarks()
         self.bus: Bus | None = None
         self._batch = NOTHING
@@ -48,7 +51,12 @@ class RingEngine:
         self._streams = [device.stream() for _ in range(lanes)]
         self.ring = Ring(device, slot_bytes, slots)
         self._flights: Flights[Slot] = Flights(
-            self.ring, deadline_seconds=deadline_seconds, sent=self._sent, landed=self._landed, events=events
+            self.ring,
+            self._streams,
+            deadline_seconds=deadline_seconds,
+            sent=self._sent,
+            landed=self._landed,
+            events=events,
         )
         try:
             if bus_threshold is not None and (rate := self._calibrate()):
@@ -60,7 +68,8 @@ class RingEngine:
 
     def _calibrate(self) -> float:
         """The rate of the bus in bytes a second, measured with slots that hold nothing yet."""
-        stream, scratch = self._streams[0], self._device.allocate(self.ring.slot_bytes)
+        stream, scratch = self._streams[0], self._scratch()
+        self._written[:] = [scratch]
         slots = [self._flights.acquire() for _ in range(min(self.ring.slots, _CALIBRATION_COPIES))]
         stream.copy(scratch, slots[0].tensor)  # the first copy of a stream takes longer
         begin = stream.record()
@@ -70,8 +79,16 @@ class RingEngine:
         self._flights.await_event(end)
         for slot in slots:
             self._flights.release(slot)
+        self._written.clear()
         seconds = end.seconds_since(begin)
         return (len(slots) - 1) * self.ring.slot_bytes / seconds if seconds > 0 else 0.0
+
+    def _scratch(self) -> Bytes:
+        try:
+            return self._device.allocate(self.ring.slot_bytes)
+        except ColdctlError as error:
+            error.locate(stage="allocate")
+            raise
 
     @property
     def chunk_bytes(self) -> int:
@@ -84,13 +101,12 @@ class RingEngine:
         self._written[:] = [batch.arena]
         self.marks.expect(batch)
         read_all(batch, self._move, self._routes, self.reads, self._events)
-        self._flights.await_all()
+        self._flights.await_all(self.marks.ready.values())
         self._written.clear()
 
     def _move(self, filler: Filler, transfer: Transfer) -> None:
         if self.bus and self.bus.complaint:
-            copy_plainly(self._device, self._batch.arena, filler, transfer)
-            self.copies.plain_bytes += transfer.nbytes
+            copy_plainly(self._device, self._batch.arena, filler, transfer, self.plain)
             self._batch.arrivals.done(transfer)
             return
         slot = self._flights.acquire()
@@ -103,11 +119,7 @@ class RingEngine:
         to = self._batch.arena[transfer.at_bytes : transfer.at_bytes + transfer.span_bytes]
         source = slot.tensor[from_bytes : from_bytes + transfer.span_bytes]
         lane = self._batch.lanes[transfer.first] if self._batch.lanes else 0
-        try:
-            self._flights.send(slot, [(to, source)], transfer, self._streams[lane], lane)
-        except ColdctlError as error:
-            error.locate(stage="h2d", file=transfer.source.name, tensor=transfer.name)
-            raise
+        self._flights.send(slot, [(to, source)], transfer, lane)
 
     def _sent(self, flight: Flight) -> None:
         self.marks.sent(flight, self._streams[-1])
@@ -130,14 +142,16 @@ class RingEngine:
         self._flights.close(give_back)
 
 
-def copy_plainly(device: Device, arena: Bytes, filler: Filler, transfer: Transfer) -> None:
-    """Read into ordinary memory and copy it out of there, waiting for it."""
+def copy_plainly(device: Device, arena: Bytes, filler: Filler, transfer: Transfer, copies: PlainCopies) -> None:
+    """Read into ordinary memory, copy it out of there, and wait for it."""
     import torch
 
     staged = torch.empty(transfer.span_bytes, dtype=torch.uint8, device="cpu")
     filler.fill(transfer, memoryview(staged.numpy()))
+    begun_seconds = time.perf_counter()
     try:
         device.copy_plainly(arena[transfer.at_bytes : transfer.at_bytes + transfer.span_bytes], staged)
     except ColdctlError as error:
         error.locate(stage="h2d", file=transfer.source.name, tensor=transfer.name)
         raise
+    copies.add(transfer.nbytes, (begun_seconds, time.perf_counter()))

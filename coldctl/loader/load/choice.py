@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from coldctl.errors import ColdctlError
 from coldctl.events import Events
 from coldctl.loader.device.gds_engine import CHUNK_BYTES as GDS_CHUNK_BYTES
 from coldctl.loader.device.gds_engine import GdsEngine
@@ -54,7 +53,7 @@ def choose(settings: Settings, device: Device | None, routes: Routes, events: Ev
     if settings.mode == "mapped":
         return MappedEngine(device, routes, events, deadline_seconds=settings.deadline_seconds), WINDOW_BYTES
     if settings.mode == "gds":
-        return _gds(device, routes, events), GDS_CHUNK_BYTES
+        return GdsEngine(device, routes, events), GDS_CHUNK_BYTES
     ring = RingEngine(
         device,
         routes,
@@ -66,11 +65,3 @@ def choose(settings: Settings, device: Device | None, routes: Routes, events: Ev
         bus_threshold=settings.bus_threshold if settings.mode == "auto" else None,
     )
     return ring, ring.chunk_bytes
-
-
-def _gds(device: Device, routes: Routes, events: Events) -> GdsEngine:
-    try:
-        return GdsEngine(device, routes, events)
-    except ColdctlError as error:
-        error.locate(stage="pin")
-        raise

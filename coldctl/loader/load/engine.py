@@ -57,12 +57,16 @@ class Engine(Protocol):
 
 
 def read_all(batch: Batch, move: Move, routes: Routes, reads: Reads, events: Events) -> None:
-    """Do every transfer, begun in order, on as many threads as pay. Raises what `move` raised first."""
+    """Do every transfer, begun in order, on as many threads as pay. Raises what `move` raised first.
+
+    `move` is no closure over an arena, since a traceback keeps functions, and those what they close over.
+    """
+    wanted = batch.wanted
 
     @contextmanager
     def make_worker() -> Iterator[Worker[Transfer]]:
         intervals: list[Interval] = []
-        with Filler(routes, batch.wanted) as filler:
+        with Filler(routes, wanted) as filler:
 
             def work(transfer: Transfer) -> Iterator[int]:
                 begun_seconds = time.perf_counter()

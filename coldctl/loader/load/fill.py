@@ -12,12 +12,14 @@ from typing import Self
 
 import numpy as np
 
-from coldctl.errors import ColdctlError, EnvironmentLacksError
+from coldctl.errors import ColdctlError, EnvironmentLacksError, UnreadableError
 from coldctl.loader.load.place import PAGE_BYTES
 from coldctl.loader.load.route import Routes
 from coldctl.loader.load.transfers import Transfer
+from coldctl.loader.load.unreadable import find_unreadable
 from coldctl.loader.load.wanted import Gather, Wanted
 from coldctl.loader.source import LastOpened, OpenLocalFile, OpenSource, Source
+from coldctl.loader.syscalls import populate_write
 from coldctl.units import MIB
 
 _ROWS_BYTES = 4 * MIB
@@ -45,6 +47,8 @@ class Filler:
         Direct reads land in place where `span` begins at the file's offset modulo 4096. Raises UnreadableError and
         ChangedError with file, tensor and stage.
         """
+        if not transfer.nbytes:
+            return
         try:
             if transfer.gather:
                 self._gather(transfer, transfer.gather, span)
@@ -55,9 +59,19 @@ class Filler:
                 self._open(transfer.source).scatter(pieces, transfer.offset_bytes)
                 self.read_bytes += transfer.nbytes
         except ColdctlError as error:
-            self._locate(error, transfer)
-            raise
+            exact = self._exactly(error, transfer)
+            self.locate(exact, transfer)
+            raise exact from error.__cause__
         self._last_tensor = transfer.name
+
+    def _exactly(self, error: ColdctlError, transfer: Transfer) -> ColdctlError:
+        if not isinstance(error, UnreadableError) or error.offset_bytes is None:
+            return error
+        source = transfer.source
+        opened = self._open(source)
+        if not isinstance(opened, OpenLocalFile):
+            return error
+        return find_unreadable(opened, source.name, error.offset_bytes, transfer.end_offset_bytes) or error
 
     def local(self, transfer: Transfer) -> OpenLocalFile:
         """The local file that `transfer` reads, for mapping it.
@@ -69,12 +83,12 @@ class Filler:
             if not isinstance(opened, OpenLocalFile):
                 raise EnvironmentLacksError(f"{transfer.source.name} is no local file, so it cannot be mapped")
         except ColdctlError as error:
-            self._locate(error, transfer)
+            self.locate(error, transfer)
             raise
         self._last_tensor = transfer.name
         return opened
 
-    def _locate(self, error: ColdctlError, transfer: Transfer) -> None:
+    def locate(self, error: ColdctlError, transfer: Transfer) -> None:
         """Say what was read when it happened: for a file that is left, and has changed, the last tensor of that one."""
         left = error.file not in (None, transfer.source.name)
         tensor = self._last_tensor if left else _tensor_at(error, transfer, self._wanted)
@@ -104,14 +118,15 @@ class Filler:
         buffered, direct = self._open(source), self._open_direct(source)
         head_bytes = min(-offset_bytes % PAGE_BYTES, len(span))
         tail_bytes = len(span) - (len(span) - head_bytes) % PAGE_BYTES
+        pages = span[head_bytes:tail_bytes]
         try:
             if direct is None:
                 raise _refused(source)
-            direct.read_into(span[head_bytes:tail_bytes], offset_bytes + head_bytes)
+            populate_write(_address(pages), len(pages))
+            direct.read_into(pages, offset_bytes + head_bytes)
         except ColdctlError as error:
             if not _is_refusal(error):
                 raise
-            buffered.check_unchanged()  # at the end of a file that was cut short, the rest of a page is refused too
             self._routes.refuse_direct(source, error)
             buffered.read_into(span, offset_bytes)
             return False

@@ -12,7 +12,7 @@ from coldctl.errors import OutOfMemoryError
 from coldctl.events import Events
 from coldctl.loader.host.budget import budget
 from coldctl.loader.host.memory import read_kib
-from coldctl.loader.load.batch import Batch
+from coldctl.loader.load.batch import NOTHING, Batch
 from coldctl.loader.load.engine import Reads, read_all
 from coldctl.loader.load.fill import Filler
 from coldctl.loader.load.route import Routes
@@ -25,13 +25,9 @@ CHUNK_BYTES = 4 * MIB
 def allocate(nbytes: int) -> NDArray[np.uint8]:
     """Anonymous memory that begins on a page, freed with the last view of it. Shape [nbytes], zeros.
 
-    Raises OutOfMemoryError when the kernel refuses it, and before asking when it would not fit what MemAvailable, swap
-    and the caller's cgroups have left: the kernel grants more than there is, and kills whoever touches it. Success does
-    not promise the memory to the caller alone.
+    Raises OutOfMemoryError when the kernel refuses it, and what `refuse_without_room` raises.
     """
-    free_bytes, limited_by = _free()
-    if nbytes > free_bytes:
-        raise _too_little(nbytes, f"{format_size(free_bytes)} are free by {limited_by}")
+    refuse_without_room(nbytes)
     try:
         memory = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, ValueError, OverflowError) as error:
@@ -39,6 +35,17 @@ def allocate(nbytes: int) -> NDArray[np.uint8]:
     with suppress(OSError):  # a kernel without huge pages only takes longer
         memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, dtype=np.uint8)[:nbytes]
+
+
+def refuse_without_room(nbytes: int) -> None:
+    """Raise OutOfMemoryError where memory would not fit what MemAvailable, swap and the caller's cgroups have left.
+
+    The kernel grants more than there is, and kills whoever touches it. Passing does not promise the memory to the
+    caller alone.
+    """
+    free_bytes, limited_by = _free()
+    if nbytes > free_bytes:
+        raise _too_little(nbytes, f"{format_size(free_bytes)} are free by {limited_by}")
 
 
 def _free() -> tuple[int, str]:
@@ -60,17 +67,21 @@ class HostEngine:
 
     def __init__(self, routes: Routes, events: Events) -> None:
         self.reads = Reads()
+        self._batch = NOTHING
         self._routes = routes
         self._events = events
 
     def run(self, batch: Batch) -> None:
-        arena = memoryview(batch.arena)
+        self._batch = batch
+        try:
+            read_all(batch, self._move, self._routes, self.reads, self._events)
+        finally:
+            self._batch = NOTHING
 
-        def move(filler: Filler, transfer: Transfer) -> None:
-            filler.fill(transfer, arena[transfer.at_bytes : transfer.at_bytes + transfer.span_bytes])
-            batch.arrivals.done(transfer)
-
-        read_all(batch, move, self._routes, self.reads, self._events)
+    def _move(self, filler: Filler, transfer: Transfer) -> None:
+        arena = memoryview(self._batch.arena)
+        filler.fill(transfer, arena[transfer.at_bytes : transfer.at_bytes + transfer.span_bytes])
+        self._batch.arrivals.done(transfer)
 
     def close(self) -> None:
         """Nothing is kept."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from coldctl.loader.device.protocol import Device
 from coldctl.loader.format.checkpoint import Checkpoint
 from coldctl.loader.load.collector import collector_paused
+from coldctl.loader.load.frames import forget_frames
 from coldctl.loader.load.handing import Handing
 from coldctl.loader.load.integrity import Expected
 from coldctl.loader.load.loaded import Loaded
@@ -51,6 +51,7 @@ class Load:
         with collector_paused():
             views = running.prepared.memory.views(range(len(running.names)))
             tensors = dict(Handing(running.names, transform).arrive(views)) if transform else views
+            running.session.settle()
             return self.result(tensors, running, None)
 
     def first_layers(self, settings: Settings, device: Device | None, first_layers: int) -> Loading:
@@ -79,11 +80,17 @@ class Load:
         return stream(lambda: self._session(settings, device), plan.wanted, watched)
 
     def _session(self, settings: Settings, device: Device | None) -> Session:
-        return Session(settings, device, self._layers, self._expected)
+        try:
+            return Session(settings, device, self._layers, self._expected)
+        except BaseException as error:
+            forget_frames(error)
+            raise
 
     def _begin(self, settings: Settings, device: Device | None, first_layers: int | None) -> Running:
         session = self._session(settings, device)
         try:
+            if settings.checks:
+                session.expected()
             with collector_paused():
                 with session.stages.timed("plan"):
                     layers = None if first_layers is None else self._layers()
@@ -134,9 +141,8 @@ class Background:
         self._load = load
         self._running = running
         self._loading = loading
-        settings = running.session.settings
-        self._checks = settings.verify or settings.exact
-        self._handing = Handing(running.names, settings.transform)
+        self._checks = running.session.settings.checks
+        self._handing = Handing(running.names, running.session.settings.transform)
         self._handed: dict[str, Tensor] = {}
         self._first_layers_seconds = 0.0
 
@@ -156,9 +162,13 @@ class Background:
                 self._run(part)
             loaded = self._load.result(self._handed, self._running, self._first_layers_seconds)
         except BaseException as error:  # carried to whoever waits, SystemExit included
-            forget_frames(error)
             failure = error
-        self._running.end()
+        try:
+            self._running.end()
+        except BaseException as error:  # as above
+            loaded, failure = None, failure or error
+        if failure:
+            forget_frames(failure)
         del self._handed, self._handing
         self._loading.finish(loaded, failure)
 
@@ -170,14 +180,6 @@ class Background:
     def _arrived(self, numbers: Sequence[int]) -> None:
         views = self._running.prepared.memory.views(numbers)
         handed = dict(self._handing.arrive(views))
+        self._running.session.settle()
         self._handed |= handed
         self._loading.arrived(handed, sum(self._running.plan.wanted[number].nbytes for number in numbers))
-
-
-def forget_frames(error: BaseException) -> None:
-    """Let go of the memory of a load that failed: the frames of the traceback would hold it as long as the error."""
-    chain: list[BaseException | None] = [error]
-    while chain:
-        if (seen := chain.pop()) is not None:
-            traceback.clear_frames(seen.__traceback__)
-            chain += [seen.__cause__, seen.__context__]

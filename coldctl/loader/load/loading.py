@@ -67,6 +67,7 @@ class Loading:
         self._done_bytes = 0
         self._loaded: Loaded | None = None
         self._failure: BaseException | None = None
+        self._trace: TracebackType | None = None
         self._on_tensor: list[OnTensor] = []
         self._on_done: list[OnDone] = []
         self._calling: int | None = None
@@ -76,8 +77,7 @@ class Loading:
         if name not in self._names:
             raise KeyError(name)
         with self._lock:
-            if self._failure is not None:
-                raise self._failure
+            self._raise_failure()
             if name not in self._tensors:
                 raise NotLoadedError(f"{name} has not arrived")
             return self._tensors[name]
@@ -113,10 +113,14 @@ class Loading:
             raise UsageError("a callback of on_tensor cannot wait for the load, which waits for it")
         if not self._over.wait(timeout_seconds):
             raise TimeoutError(f"the load is not over after {timeout_seconds} s")
-        if self._failure is not None:
-            raise self._failure
+        self._raise_failure()
         assert self._loaded is not None
         return self._loaded
+
+    def _raise_failure(self) -> None:
+        """Raised anew each time, or its traceback would grow, and hold the frames of all who asked."""
+        if self._failure is not None:
+            raise self._failure.with_traceback(self._trace)
 
     def cancel(self) -> None:
         """Stop the load between two chunks, give its memory back, and return when that is done. Harmless when over.
@@ -133,7 +137,8 @@ class Loading:
 
     def on_tensor(self, callback: OnTensor) -> None:
         """Call `callback(name, tensor)` for every tensor: at once for those that are there, the others from the thread
-        that brings them, which waits for it. What it raises fails the load."""
+        that brings them, which waits for it. What it raises fails the load. Two threads may be in the callback at once,
+        the caller's and that one."""
         with self._lock:
             there = dict(self._tensors)
             self._on_tensor.append(callback)
@@ -179,6 +184,7 @@ class Loading:
         """Called by the load, once: it is over."""
         with self._lock:
             self._loaded, self._failure = loaded, failure
+            self._trace = failure.__traceback__ if failure else None
             if failure is not None:
                 self._tensors.clear()
             self._calling = None

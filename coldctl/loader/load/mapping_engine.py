@@ -5,28 +5,25 @@ Shared and read-only, never private and writable: the kernel would copy each pag
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterable
 
-from coldctl.errors import ColdctlError, UnreadableError
 from coldctl.events import Events
 from coldctl.loader.load.batch import Batch
 from coldctl.loader.load.engine import Reads, read_all
 from coldctl.loader.load.fill import Filler
 from coldctl.loader.load.mapped import Mapping
 from coldctl.loader.load.place import PAGE_BYTES
+from coldctl.loader.load.populate import populate
 from coldctl.loader.load.route import Routes
 from coldctl.loader.load.transfers import Transfer, alone
 from coldctl.loader.load.wanted import Wanted
-from coldctl.loader.source import OpenLocalFile
-from coldctl.loader.syscalls import populate_read, read_ahead_in_large_pieces
 from coldctl.units import MIB
 
 CHUNK_BYTES = 16 * MIB
 
 
 class MappingEngine:
-    """`maps` holds the mapping of each source by its identity. What cannot be read is an error here, and not later."""
+    """`maps` holds the mapping of each source by its identity. What is cold and cannot be read is an error here."""
 
     def __init__(self, routes: Routes, events: Events) -> None:
         self.reads = Reads()
@@ -47,30 +44,14 @@ class MappingEngine:
         """Have the pages of all transfers read."""
 
         def move(filler: Filler, transfer: Transfer) -> None:
-            opened = filler.local(transfer)  # opened, so that a file that was changed is found out
-            try:
-                self._populate(transfer, opened)
-            except ColdctlError as error:
-                error.locate(stage="read", file=transfer.source.name, tensor=transfer.name)
-                raise
-            filler.read_bytes += transfer.nbytes
+            filler.local(transfer)  # opened, so that a file that was changed is found out
+            # What is there already is mapped when it is used, which costs less than doing it for all.
+            if not self._routes.is_resident(transfer.source, transfer.offset_bytes, transfer.nbytes):
+                first_page_bytes = transfer.offset_bytes - transfer.offset_bytes % PAGE_BYTES
+                populate(self.maps[id(transfer.source)].address + first_page_bytes, filler, transfer)
             batch.arrivals.done(transfer)
 
         read_all(batch, move, self._routes, self.reads, self._events)
-
-    def _populate(self, transfer: Transfer, opened: OpenLocalFile) -> None:
-        skipped_bytes = transfer.offset_bytes % PAGE_BYTES
-        address = self.maps[id(transfer.source)].address + transfer.offset_bytes - skipped_bytes
-        read_ahead_in_large_pieces(address, skipped_bytes + transfer.nbytes)
-        try:
-            populate_read(address, skipped_bytes + transfer.nbytes)
-        except OSError as cause:
-            if cause.errno == errno.EINVAL:  # a kernel before 5.14 reads them when they are used
-                return
-            opened.check_unchanged()  # the kernel says the same of bad blocks and of what a file has lost
-            name, offset_bytes = transfer.source.name, transfer.offset_bytes
-            message = f"cannot read {name} between bytes {offset_bytes} and {offset_bytes + transfer.nbytes}"
-            raise UnreadableError(message, file=name, offset_bytes=offset_bytes) from cause
 
     def close(self) -> None:
         self.maps.clear()

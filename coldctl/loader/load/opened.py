@@ -105,8 +105,10 @@ class OpenCheckpoint:
         """
         settings = self._settings(options)
         if devices is not None:
-            if first_layers is not None:
-                raise UsageError("first_layers goes with one device")
+            if first_layers is not None or device != "cpu":
+                raise UsageError("devices goes without device and first_layers")
+            if isinstance(devices, str):
+                raise UsageError("devices is one str, expected a list of devices")
             return load_each(self._load, settings, [self._opened(each, settings) for each in devices], split)
         if split is not None:
             raise UsageError("split goes with devices", hint="for one device give its part: tp=(rank, ranks)")
@@ -133,6 +135,9 @@ class OpenCheckpoint:
     @staticmethod
     def _opened(device: str | Device, settings: Settings) -> Device | None:
         named = str(device) if type(device).__module__ == "torch" else device  # a torch.device
+        named = "cpu" if named == "cpu:0" else named
+        if not isinstance(named, str) and not hasattr(named, "allocate"):
+            raise UsageError(f"no such device: {device!r}", hint="cpu, cuda or cuda:N")
         settings.check(on_device=named != "cpu")
         return open_device(named)
 

@@ -67,10 +67,10 @@ class Settings:
     - `lanes` (modes ring, direct and auto on a GPU): q, k, v and all else on four streams.
     - `tp`, `stage`, `experts`: the share of one of several devices, as `coldctl.loader.load.share` defines it.
     - `verify`: recompute block sums in memory, and compare them with the manifest or else with the files; `exact`:
-      compare every byte with the files.
+      compare every byte with the files. Both together do both.
     - `transform`: see `coldctl.loader.load.transform`.
-    - `chunk_bytes`, `ring_bytes`: the size of a pinned slot and of all of them.
-    - `deadline_seconds`: how long a copy to a device may take before the load fails.
+    - `chunk_bytes`, `ring_bytes` (modes auto, ring and direct on a GPU): the size of a pinned slot and of all of them.
+    - `deadline_seconds` (auto, ring, direct and mapped on a GPU): how long a copy may take before the load fails.
     - `bus_threshold`: the share of the calibrated rate of the bus under which mode auto falls back to plain copies.
     - `events`: progress, and a way to stop (`coldctl.events`).
     """
@@ -98,6 +98,11 @@ class Settings:
     def slots(self) -> int:
         return self.ring_bytes // self.chunk_bytes
 
+    @property
+    def checks(self) -> bool:
+        """Whether what is loaded is checked, in one way or the other."""
+        return self.verify or self.exact
+
     def check(self, *, on_device: bool) -> None:
         """Raise UsageError for options that do not exist, or that make no sense together."""
         modes = get_args(DeviceMode if on_device else HostMode)
@@ -109,6 +114,13 @@ class Settings:
             self._check_device()
         else:
             self._check_host()
+        if self.transform is not None and self.framework == "numpy":
+            raise UsageError("a transform works on torch tensors", hint='use framework "torch"')
+        for what, part in (("tp", self.tp), ("stage", self.stage), ("experts", self.experts)):
+            if part is not None and (len(part) != 2 or not all(isinstance(each, int) for each in part)):
+                raise UsageError(f"{what} is {part!r}, expected (i, n)")
+        if not isinstance(self.chunk_bytes, int) or not isinstance(self.ring_bytes, int):
+            raise UsageError("chunk_bytes and ring_bytes are numbers of bytes")
         if self.chunk_bytes < _LEAST_CHUNK_BYTES or self.chunk_bytes % _LEAST_CHUNK_BYTES:
             raise UsageError(f"chunk_bytes is {self.chunk_bytes}, expected whole MiB, 1 or more")
         if self.slots < _LEAST_SLOTS:
@@ -145,6 +157,8 @@ def settings_of(options: LoadOptions) -> Settings:
     if unknown := sorted(set(options) - known):
         raise UsageError(f"no such option: {', '.join(unknown)}", hint=f"one of {', '.join(sorted(known))}")
     settings = Settings(**options)
+    if isinstance(settings.names, str):
+        raise UsageError("names is one str, expected a list of names")
     return settings if settings.names is None else replace(settings, names=frozenset(settings.names))
 
 

@@ -9,11 +9,13 @@ import numpy as np
 
 from coldctl.errors import ColdctlError, OutOfMemoryError
 from coldctl.events import Events
+from coldctl.loader.device.copies import PlainCopies
 from coldctl.loader.device.protocol import Device
 from coldctl.loader.load.batch import Batch
 from coldctl.loader.load.clock import Interval
 from coldctl.loader.load.engine import Reads
 from coldctl.loader.load.fill import Filler
+from coldctl.loader.load.host import refuse_without_room
 from coldctl.loader.load.route import Routes
 from coldctl.loader.load.transfers import Transfer
 
@@ -24,7 +26,7 @@ class PerTensorEngine:
     def __init__(self, device: Device | None, routes: Routes, events: Events) -> None:
         self.reads = Reads()
         self.memory: dict[int, Any] = {}
-        self.h2d: list[Interval] = []
+        self.plain = PlainCopies()
         self._device = device
         self._read: list[Interval] = []
         self._routes = routes
@@ -33,6 +35,8 @@ class PerTensorEngine:
     def run(self, batch: Batch) -> None:
         """Read each tensor whole: there is one transfer for each (`transfers.alone`), and no arena."""
         self.reads.streams = 1
+        if self._device is None:
+            refuse_without_room(sum(transfer.nbytes for transfer in batch.transfers))
         self._read = []
         with Filler(self._routes, batch.wanted) as filler:
             for transfer in batch.transfers:
@@ -63,7 +67,7 @@ class PerTensorEngine:
         except ColdctlError as error:
             error.locate(stage="h2d", file=transfer.source.name, tensor=transfer.name)
             raise
-        self.h2d.append((read_seconds, time.perf_counter()))
+        self.plain.add(transfer.nbytes, (read_seconds, time.perf_counter()))
         self.memory[transfer.first] = to
 
     def close(self) -> None:

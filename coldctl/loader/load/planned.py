@@ -38,8 +38,8 @@ def planned(checkpoint: Checkpoint, settings: Settings, layers: Layers | None, f
     if settings.edges_last:
         ordered.sort(key=lambda each: is_edge(each.name))
     if first_layers is not None and layers is not None:
-        if first_layers < 0:
-            raise UsageError(f"first_layers is {first_layers}, expected 0 or more")
+        if not isinstance(first_layers, int) or first_layers < 0:
+            raise UsageError(f"first_layers is {first_layers!r}, expected a number of layers, 0 or more")
         ordered.sort(key=lambda each: layers.position(each.name) >= first_layers)
     wanted, replicated = _shared(ordered, settings)
     if settings.names is not None:
@@ -49,6 +49,8 @@ def planned(checkpoint: Checkpoint, settings: Settings, layers: Layers | None, f
     first = 0
     if first_layers is not None and layers is not None:
         first = sum(layers.position(each.name) < first_layers for each in wanted)
+        if wanted and first_layers and not first:
+            raise UsageError(f"none of the first {first_layers} layers is among these tensors: nothing would be early")
     return Planned(wanted, first, replicated)
 
 

@@ -16,7 +16,7 @@ from coldctl.loader.load.mapping_engine import MappingEngine
 from coldctl.loader.load.per_tensor import PerTensorEngine
 from coldctl.loader.load.session import Session
 from coldctl.results import CopyFacts, IntegrityFacts, LoadReport, RingFacts
-from coldctl.units import format_size
+from coldctl.units import format_share
 
 
 class Outcome(NamedTuple):
@@ -99,7 +99,7 @@ def _copies(session: Session) -> CopyFacts | None:
         seconds=seconds,
         bytes_per_second=copies.bytes / seconds if seconds else None,
         calibrated_bytes_per_second=bus.calibrated_bytes_per_second if bus else None,
-        plain_bytes=copies.plain_bytes,
+        plain_bytes=engine.plain.bytes,
         fallback=bus.complaint if bus else None,
         overlap_share=copies.overlap_share if lanes else None,
     )
@@ -139,10 +139,18 @@ def _notes(session: Session, copies: CopyFacts | None) -> list[str]:
     engine = session.engine
     if isinstance(engine, RingEngine) and engine.ring.halvings:
         notes.append(f"pinned memory was short, so the ring was halved {engine.ring.halvings} times")
-    if isinstance(engine, MappedEngine) and engine.unmapped_bytes:
-        notes.append(f"{format_size(engine.unmapped_bytes)} could not be mapped (ENOMEM), so they were read")
+    if isinstance(engine, MappedEngine) and engine.unmapped:
+        notes.append("parts of the files could not be mapped (ENOMEM), so they were read")
+    if session.settings.mode == "direct" and 2 * engine.reads.direct_bytes < engine.reads.read_bytes:
+        share = format_share(engine.reads.direct_bytes, engine.reads.read_bytes)
+        notes.append(
+            f"only {share} was read with O_DIRECT: the rest lies scattered, off its alignment or in parts of a page"
+        )
     if copies and copies.fallback:
         notes.append(copies.fallback)
     if session.settings.lanes and session.device and session.device.lanes_help is False:
-        notes.append("this device copies one way at a time: lanes order the copies, and add no bandwidth")
+        notes.append(
+            "this device copies one way at a time: lanes order the copies and add no bandwidth, "
+            "and their overlap is copies that wait for their turn"
+        )
     return notes

@@ -45,9 +45,14 @@ class Routes:
         if self._io != "auto":
             return self._io, False
         residents = self._residents(source)
-        if residents is None or residents.mostly(offset_bytes, nbytes):
+        if residents is None or 2 * residents.share(offset_bytes, nbytes) > 1:
             return "buffered", False
         return self._trial.way(), True
+
+    def is_resident(self, source: Source, offset_bytes: int, nbytes: int) -> bool:
+        """Whether all sampled pages of the range are in the page cache; False where nobody can tell."""
+        residents = self._residents(source)
+        return residents is not None and residents.share(offset_bytes, nbytes) == 1
 
     def record(self, way: Way, nbytes: int, seconds: float) -> None:
         self._trial.record(way, nbytes, seconds)
@@ -55,10 +60,10 @@ class Routes:
     @property
     def why_buffered(self) -> str:
         """Why `auto` sent nothing, or no more, past the page cache."""
-        if self._trial.tried:
-            return "cold ranges came faster through the page cache"
         if self._never_direct:
             return "the filesystem takes no direct reads, or the kernel does not tell what is resident"
+        if self._trial.tried:
+            return "cold ranges came faster through the page cache"
         return "most was in the page cache"
 
     def refuse_direct(self, source: Source, why: ColdctlError) -> None:
@@ -109,8 +114,8 @@ class _Residents:
         self._address: int | None = map_read_only(fd, 0, size_bytes)
         self._lock = threading.Lock()
 
-    def mostly(self, offset_bytes: int, nbytes: int) -> bool:
-        """Whether more than half of the sampled pages of the range are in the page cache. False once closed."""
+    def share(self, offset_bytes: int, nbytes: int) -> float:
+        """The share of the sampled pages of the range that are in the page cache. 0 once closed."""
         first, end = offset_bytes // PAGE_BYTES, -(-(offset_bytes + nbytes) // PAGE_BYTES)
         step = max((end - first) // _SAMPLES, 1)
         pages = range(first + step // 2, end, step)
@@ -118,11 +123,11 @@ class _Residents:
         resident = 0
         with self._lock:
             if self._address is None:
-                return False
+                return 0.0
             for page in pages:
                 mincore(self._address + page * PAGE_BYTES, PAGE_BYTES, answer)
                 resident += answer.raw[0] & 1
-        return 2 * resident > len(pages)
+        return resident / len(pages)
 
     def close(self) -> None:
         with self._lock:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from coldctl.errors import ColdctlError
+from coldctl.errors import ColdctlError, from_os_error
+from coldctl.loader.device.cuda_errors import translated
+from coldctl.loader.device.gds_engine import GdsEngine
 from coldctl.loader.device.mapped_engine import MappedEngine
 from coldctl.loader.device.protocol import Device
 from coldctl.loader.device.ring_engine import RingEngine
@@ -72,7 +75,14 @@ class Session:
         self.routes = Routes(io_of(settings))
         with self.stages.timed("pin" if device else "plan"):
             self.engine: Engine
-            self.engine, self._chunk_bytes = choose(settings, device, self.routes, settings.events)
+            self.engine, self._chunk_bytes = self._choose()
+
+    def _choose(self) -> tuple[Engine, int]:
+        try:
+            return choose(self.settings, self.device, self.routes, self.settings.events)
+        except ColdctlError as error:
+            error.locate(stage="pin")
+            raise
 
     def prepare(self, wanted: Sequence[Wanted], first: int = 0) -> Prepared:
         """A batch of `wanted`, in one part, or in two where `first` of them come before the rest."""
@@ -97,7 +107,9 @@ class Session:
             engine.map(wanted)
         except OSError as error:
             if error.errno not in (errno.ENOMEM, errno.ENODEV):
-                raise
+                refused = from_os_error(error, "map", wanted[0].source.name)
+                refused.locate(stage="allocate", file=wanted[0].source.name, tensor=wanted[0].name)
+                raise refused from error
             engine.close()
             self.notes.append(f"the files could not be mapped ({error.strerror}), so they were read")
             self.engine, self._chunk_bytes = host.HostEngine(self.routes, self.settings.events), host.CHUNK_BYTES
@@ -146,24 +158,44 @@ class Session:
         """Load one part, and check it where that was asked for."""
         nbytes = sum(each.nbytes for each in prepared.parts[part])
         self.settings.events.begin("loading", nbytes)
-        self.engine.run(prepared.batch._replace(transfers=prepared.parts[part]))
-        self.settings.events.end()
-        if self.settings.verify or self.settings.exact:
+        try:
+            self.engine.run(prepared.batch._replace(transfers=prepared.parts[part]))
+        finally:
+            self.settings.events.end()
+        if self.settings.checks:
             with self.stages.timed("verify", nbytes):
                 self._check(prepared, prepared.bounds[part])
 
     def _check(self, prepared: Prepared, numbers: range) -> None:
-        expected = self._expected()
-        for memory, placed in self._checkable(prepared, numbers):
-            facts = check(
-                placed,
-                memory,
-                expected=expected,
-                device=self.device,
-                exact=self.settings.exact,
-                events=self.settings.events,
-            )
-            self.integrity.append(facts)
+        """By block sums, and by every byte: what was asked for, and both where both were."""
+        for exact in (False, True):
+            if not (self.settings.exact if exact else self.settings.verify):
+                continue
+            for memory, placed in self._checkable(prepared, numbers):
+                self.integrity.append(self._checked(memory, placed, exact))
+
+    def _checked(self, memory: Any, placed: Sequence[Placed], exact: bool) -> IntegrityFacts:
+        try:
+            with translated("check what is in memory") if self.device else nullcontext():
+                return check(
+                    placed,
+                    memory,
+                    expected=self.expected(),
+                    device=self.device,
+                    exact=exact,
+                    events=self.settings.events,
+                )
+        except ColdctlError as error:
+            error.locate(stage="verify")
+            raise
+
+    def expected(self) -> Expected:
+        """The block sums in the manifest. Raises what `Expected.beside` does of one that cannot be used."""
+        try:
+            return self._expected()
+        except ColdctlError as error:
+            error.locate(stage="verify")
+            raise
 
     def _checkable(self, prepared: Prepared, numbers: range) -> Iterable[tuple[Any, list[Placed]]]:
         """Each memory with what stands in it: tensors of one mapped file, or all of an arena."""
@@ -181,15 +213,19 @@ class Session:
 
     def finish(self) -> None:
         """Add what the engine did to the stages."""
-        reads = self.engine.reads
-        self.stages.add("read", reads.intervals, reads.read_bytes)
-        if isinstance(self.engine, RingEngine | MappedEngine):
-            copies = self.engine.copies
-            begun_seconds = copies.begun_seconds
-            moved = [(begun_seconds + begin, begun_seconds + end) for begin, end in copies.intervals]
+        engine = self.engine
+        self.stages.add("read", engine.reads.intervals, engine.reads.read_bytes)
+        if isinstance(engine, RingEngine | MappedEngine):
+            copies = engine.copies
+            moved = [(copies.begun_seconds + begin, copies.begun_seconds + end) for begin, end in copies.intervals]
             self.stages.add("h2d", moved, copies.bytes)
-        elif isinstance(self.engine, PerTensorEngine):
-            self.stages.add("h2d", self.engine.h2d, reads.read_bytes)
+        if isinstance(engine, RingEngine | MappedEngine | GdsEngine | PerTensorEngine):
+            self.stages.add("h2d", engine.plain.intervals, engine.plain.bytes)
+
+    def settle(self) -> None:
+        """Wait for what transforms had the device do: whoever gets their tensors may be on another stream."""
+        if self.device and self.settings.transform:
+            self.device.settle()
 
     def close(self) -> None:
         self.engine.close()

@@ -62,6 +62,10 @@ def load_each(load: Load, settings: Settings, devices: Sequence[Device | None], 
 def _part(settings: Settings, split: Split | None, part: Part) -> Settings:
     if split is None:
         return settings
+    if split in ("tp", "stage", "experts") and getattr(settings, split) is not None:
+        raise UsageError(
+            f"split {split} and {split}={getattr(settings, split)} say two things", hint="give one of them"
+        )
     if split == "tp":
         return replace(settings, tp=part)
     if split == "stage":

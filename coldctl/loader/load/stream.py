@@ -10,6 +10,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
+from coldctl.loader.load.frames import forget_frames
 from coldctl.loader.load.handing import Handing
 from coldctl.loader.load.loading import Watched
 from coldctl.loader.load.session import Session
@@ -46,13 +47,20 @@ def stream(
 
     A tensor keeps the memory of its batch alive: who drops tensors as they come needs three batches at most.
     """
-    session = begin_session()
+    try:
+        yield from _consume(begin_session(), wanted, watched)
+    except BaseException as error:
+        forget_frames(error)
+        raise
+
+
+def _consume(session: Session, wanted: Sequence[Wanted], watched: Watched) -> Iterator[tuple[str, Tensor]]:
     ready: queue.Queue[_Item] = queue.Queue(maxsize=1)
     thread = threading.Thread(
         target=_produce, args=(session, wanted, watched, ready), name="coldctl-stream", daemon=True
     )
-    handing = Handing([each.name for each in wanted], session.settings.transform)
     try:
+        handing = Handing([each.name for each in wanted], session.settings.transform)
         thread.start()
         while (item := ready.get()) is not None:
             if isinstance(item, BaseException):
@@ -69,13 +77,17 @@ def stream(
 def _produce(session: Session, wanted: Sequence[Wanted], watched: Watched, ready: queue.Queue[_Item]) -> None:
     try:
         for batch in batches(wanted):
-            prepared = session.prepare(batch)
-            session.run(prepared, 0)
-            _put(ready, prepared.memory.views(range(len(batch))), watched)
-            del prepared
+            _put(ready, _load(session, batch), watched)
         _put(ready, None, watched)
     except BaseException as error:  # carried to the caller's thread
+        forget_frames(error)
         _put(ready, error, watched)
+
+
+def _load(session: Session, batch: Sequence[Wanted]) -> dict[str, Tensor]:
+    prepared = session.prepare(batch)
+    session.run(prepared, 0)
+    return prepared.memory.views(range(len(batch)))
 
 
 def _put(ready: queue.Queue[_Item], item: _Item, watched: Watched) -> None:

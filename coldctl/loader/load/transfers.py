@@ -47,6 +47,13 @@ class Transfer(NamedTuple):
         """Whether it is one contiguous range here and there."""
         return self.gather is None and len(self.pieces) == 1
 
+    @property
+    def end_offset_bytes(self) -> int:
+        """Where its last byte is in the source, plus one."""
+        if self.gather is None:
+            return self.offset_bytes + self.nbytes
+        return self.offset_bytes + (self.gather.strips - 1) * self.gather.pitch_bytes + self.gather.strip_bytes
+
     def part(self, begin_bytes: int, end_bytes: int) -> Transfer:
         """Bytes `begin_bytes` to `end_bytes` - 1 of a transfer in one piece."""
         nbytes = end_bytes - begin_bytes

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
 from typing import Protocol
 
 from coldctl.loader.host.mounts import mount_of, read_ahead_kib
@@ -83,7 +84,8 @@ class PreadReader:
             except OSError:
                 block = offset - offset % BLOCK_BYTES
                 stop = min(block + BLOCK_BYTES, end)
-                self._read_page_by_page(fd, max(block, offset_bytes), stop, failed)
+                for found in unreadable_pages(fd, max(block, offset_bytes), stop):
+                    _add(failed, *found)
                 offset = stop
                 continue
             if got == 0:
@@ -91,20 +93,6 @@ class PreadReader:
                 break
             offset += got
         return failed
-
-    def _read_page_by_page(self, fd: int, start: int, stop: int, failed: FailedRanges) -> None:
-        """The kernel caches up to 2 MiB as one folio, and one bad block in it hides its good neighbours. So what there
-        is of it is dropped, and read again without read-ahead, which makes folios of a single page."""
-        page = memoryview(bytearray(PAGE_BYTES))
-        os.posix_fadvise(fd, start, stop - start, os.POSIX_FADV_DONTNEED)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
-        while start < stop:
-            next_page = min((start // PAGE_BYTES + 1) * PAGE_BYTES, stop)
-            error = _error_of_reading(fd, page[: next_page - start], start)
-            if error is not None:
-                _add(failed, start, next_page - start, error)
-            start = next_page
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_NORMAL)
 
     def _scratch(self) -> memoryview:
         scratch: memoryview | None = getattr(self._threads, "scratch", None)
@@ -153,6 +141,26 @@ def _populate_window(fd: int, offset: int, nbytes: int) -> None:
         populate_read(address, nbytes)
     finally:
         unmap(address, nbytes)
+
+
+def unreadable_pages(fd: int, start: int, stop: int) -> Iterator[tuple[int, int, str]]:
+    """The pages of a range that cannot be read, as `PageReader.read` tells of them, each found when it is asked for.
+
+    The kernel caches up to 2 MiB as one folio, and one bad block in it hides its good neighbours. So what there is of
+    the range is dropped, and read again without read-ahead, which makes folios of a single page.
+    """
+    page = memoryview(bytearray(PAGE_BYTES))
+    os.posix_fadvise(fd, start, stop - start, os.POSIX_FADV_DONTNEED)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+    try:
+        while start < stop:
+            next_page = min((start // PAGE_BYTES + 1) * PAGE_BYTES, stop)
+            error = _error_of_reading(fd, page[: next_page - start], start)
+            if error is not None:
+                yield start, next_page - start, error
+            start = next_page
+    finally:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_NORMAL)
 
 
 def _error_of_reading(fd: int, buffer: memoryview, offset: int) -> str | None:
