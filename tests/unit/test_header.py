@@ -350,3 +350,28 @@ def test_large_header_with_a_name_twice_is_still_refused() -> None:
     header, findings = parsed('{"a":' + entry + ',"a":' + entry + " " * LARGE + "}", 1)
     assert header is None
     assert rules(findings) == [("header.duplicate-key", "a")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a":%s,"__metadata__":{"dtype":"U8","shape":[],"data_offsets":[1,2]}}',
+        '{"__metadata__":{"dtype":"U8","shape":[],"data_offsets":[1,2]},"a":%s}',
+        '{"__metadata__":{"k":"v"},"a":%s,"__metadata__":{"dtype":"U8","shape":[],"data_offsets":[1,2]}}',
+        '{"__metadata__":{"k":"v},"a":%s}',
+        '{"__metadata__":{"k":"v""l":"w"},"a":%s}',
+    ],
+)
+def test_metadata_that_looks_like_a_tensor_or_is_cut_is_no_tensor(text: str) -> None:
+    header, findings = parse(text.replace("%s", '{"dtype":"U8","shape":[1],"data_offsets":[0,1]}').encode(), 500)
+    assert header is None
+    assert findings
+
+
+@pytest.mark.parametrize("text", ['{"__metadata__":{"k":"a}b,"},"a":%s}', '{"a":%s,"__metadata__":{"k":"a}b,"}}'])
+def test_metadata_is_read_wherever_it_stands_and_whatever_it_holds(text: str) -> None:
+    raw = text.replace("%s", '{"dtype":"U8","shape":[1],"data_offsets":[0,1]}').encode()
+    header, findings = parse(raw, 8 + len(raw) + 1)
+    assert header is not None, findings
+    assert header.metadata == {"k": "a}b,"}
+    assert [tensor.name for tensor in header.tensors] == ["a"]

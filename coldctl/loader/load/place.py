@@ -28,6 +28,9 @@ KEPT_AT_LEAST_BYTES = 1 * MIB
 
 _ALIGNMENT_BYTES = {dtype: max(natural_alignment_bytes(dtype), WORD_BYTES) for dtype in BITS}
 
+_GATHERED = 1 << 62
+"""A boundary that no offset but 0 is on, where headers are."""
+
 Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
@@ -69,8 +72,9 @@ def place(wanted: Sequence[Wanted]) -> Placement:
         return Placement(wanted, [], 0, [])
     offsets = np.array([each.offset_bytes for each in wanted], dtype=np.int64)
     sizes = np.array([each.nbytes for each in wanted], dtype=np.int64)
-    follows = _follows(wanted, offsets, sizes)
-    kept = _kept(_aligned(wanted, offsets), follows, sizes)
+    boundaries = np.array([_GATHERED if each.gather else _ALIGNMENT_BYTES[each.dtype] for each in wanted])
+    follows = _follows(wanted, offsets, sizes, boundaries == _GATHERED)
+    kept = _kept(offsets % boundaries == 0, follows, sizes)
     begins = ~follows
     begins[1:] |= kept[1:] != kept[:-1]
     stretches = [Stretch(first, end, bool(kept[first])) for first, end in zip(*_bounds(begins), strict=True)]
@@ -78,21 +82,14 @@ def place(wanted: Sequence[Wanted]) -> Placement:
     return Placement(wanted, at.tolist(), arena_bytes, stretches)
 
 
-def _follows(wanted: Sequence[Wanted], offsets: Numbers, sizes: Numbers) -> Flags:
+def _follows(wanted: Sequence[Wanted], offsets: Numbers, sizes: Numbers, gathered: Flags) -> Flags:
     """Whether each tensor begins where the one before it in the plan ends, in the same file."""
     sources = np.array([id(each.source) for each in wanted])
-    gathered = np.array([each.gather is not None for each in wanted])
     follows = np.zeros(len(wanted), dtype=bool)
     follows[1:] = (
         (sources[1:] == sources[:-1]) & (offsets[:-1] + sizes[:-1] == offsets[1:]) & ~gathered[1:] & ~gathered[:-1]
     )
     return follows
-
-
-def _aligned(wanted: Sequence[Wanted], offsets: Numbers) -> Flags:
-    boundaries = np.array([0 if each.gather else _ALIGNMENT_BYTES[each.dtype] for each in wanted], dtype=np.int64)
-    on_boundary: Flags = offsets % np.maximum(boundaries, 1) == 0
-    return (boundaries > 0) & on_boundary
 
 
 def _kept(aligned: Flags, follows: Flags, sizes: Numbers) -> Flags:

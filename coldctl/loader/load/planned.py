@@ -11,7 +11,7 @@ from coldctl.loader.format.checkpoint import Checkpoint
 from coldctl.loader.format.layout import is_filler
 from coldctl.loader.load.options import Settings
 from coldctl.loader.load.share import share
-from coldctl.loader.load.wanted import Wanted, whole
+from coldctl.loader.load.wanted import Wanted
 from coldctl.loader.order import Layers
 from coldctl.loader.roles import is_edge
 
@@ -31,7 +31,7 @@ def planned(checkpoint: Checkpoint, settings: Settings, layers: Layers | None, f
     Raises UsageError for options that make no sense for this checkpoint, and InputError for a name that it has not.
     """
     ordered = [
-        whole(shard.source, tensor)
+        Wanted(tensor.name, tensor.dtype, tensor.shape, shard.source, tensor.offset_bytes, tensor.nbytes, tensor)
         for shard, tensor in plan.ordered_tensors(checkpoint, settings.order)
         if not is_filler(tensor)
     ]

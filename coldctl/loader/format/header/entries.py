@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -11,6 +12,7 @@ from coldctl.loader.format import strictjson
 from coldctl.loader.format.header.model import METADATA, Entry
 from coldctl.loader.format.rules import Findings
 
+_PLAIN_METADATA = re.compile(rb'\{\s*"__metadata__"\s*:\s*(\{[^{}\\]*\})\s*,')
 _WHITESPACE = b" \t\r\n"
 _FIELDS = ("dtype", "shape", "data_offsets")
 _U64 = 2**64 - 1
@@ -19,6 +21,7 @@ _EXPLAINED_BYTES = 16 << 20
 _DEEPEST_EXTRA = 120
 
 _decode_top = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_entries = msgspec.json.Decoder(dict[str, Entry]).decode
 _decode_entry = msgspec.json.Decoder(Entry).decode
 _decode_metadata = msgspec.json.Decoder(dict[str, str]).decode
 _encode = msgspec.json.Encoder().encode
@@ -77,17 +80,31 @@ def _fast(header: bytes) -> Entries | None:
     dropped; a shorter one may also mean escapes, and is no fault in itself.
     """
     try:
-        raw = _decode_top(header)
-        raw_metadata = raw.pop(METADATA, None)
-        metadata = None if raw_metadata is None else _decode_metadata(raw_metadata)
-        decode = _decode_entry
-        tensors = {name: decode(entry) for name, entry in raw.items()}
+        metadata, tensors = _at_once(header) or _one_by_one(header)
     except (msgspec.DecodeError, RecursionError, ValueError):
         return None
     kept = _encode(tensors if metadata is None else {METADATA: metadata, **tensors})
     if len(kept.translate(None, _WHITESPACE)) != len(header.translate(None, _WHITESPACE)):
         return None
     return Entries(metadata, tensors)
+
+
+def _at_once(header: bytes) -> tuple[dict[str, str] | None, dict[str, Entry]] | None:
+    """The metadata, which most writers put first, and all else in one go; None when it is not written so."""
+    first = _PLAIN_METADATA.match(header)
+    try:
+        metadata = _decode_metadata(first[1]) if first else None
+        tensors = _decode_entries(b"{" + header[first.end() :] if first else header)
+        return None if METADATA in tensors else (metadata, tensors)
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        return None
+
+
+def _one_by_one(header: bytes) -> tuple[dict[str, str] | None, dict[str, Entry]]:
+    raw = _decode_top(header)
+    raw_metadata = raw.pop(METADATA, None)
+    metadata = None if raw_metadata is None else _decode_metadata(raw_metadata)
+    return metadata, {name: _decode_entry(entry) for name, entry in raw.items()}
 
 
 def _exact(header: bytes, found: Findings) -> Entries | None:

@@ -20,9 +20,8 @@ Span = tuple[int, int, str]
 
 def lay_out(entries: Entries, header_bytes: int, size_bytes: int, found: Findings) -> list[Tensor]:
     """The tensors by (offset, size, name), with every fault in `found`. To be used only when there is none."""
-    for name, entry in entries.tensors.items():
-        if not _plain(name, entry):
-            _check(name, entry, found)
+    for name in _odd(entries):
+        _check(name, entries.tensors[name], found)
     spans = [(*entry.data_offsets, name) for name, entry in entries.tensors.items()]
     spans += [(*offsets, name) for name, offsets in entries.misfits.items()]
     forward = [span for span in spans if span[0] <= span[1]]
@@ -37,21 +36,23 @@ def lay_out(entries: Entries, header_bytes: int, size_bytes: int, found: Finding
     ]
 
 
-def _plain(name: str, entry: Entry) -> bool:
-    """Whether nothing is wrong or even odd with the entry. False means: look closer.
+def _odd(entries: Entries) -> Iterator[str]:
+    """The tensors with whose entry something may be wrong or even odd: those to look at closer.
 
-    Bytes that match a product without a zero leave no room for overflow, so few dimensions need no other check.
+    Bytes that match a product without a zero leave no room for overflow, so few dimensions need no other check. One
+    loop without a call for each, since a header may have 90,000.
     """
-    begin, end = entry.data_offsets
-    shape = entry.shape
-    bits = BITS.get(entry.dtype, 0)
-    return (
-        begin < end
-        and len(shape) <= _FEW_DIMENSIONS
-        and prod(shape) * bits == (end - begin) * 8
-        and "\0" not in name
-        and name != ""
-    )
+    for name, entry in entries.tensors.items():
+        begin, end = entry.data_offsets
+        shape = entry.shape
+        if (
+            begin >= end
+            or len(shape) > _FEW_DIMENSIONS
+            or prod(shape) * BITS.get(entry.dtype, 0) != (end - begin) * 8
+            or "\0" in name
+            or name == ""
+        ):
+            yield name
 
 
 def _check(name: str, entry: Entry, found: Findings) -> None:
