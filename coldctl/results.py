@@ -318,6 +318,7 @@ class LoadReport:
     reason: str
     alloc: str
     order: str
+    order_facts: OrderFacts | None
     tensors: int
     bytes: int
     arena_bytes: int

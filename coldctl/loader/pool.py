@@ -50,6 +50,15 @@ def share_out(
     return pool.most
 
 
+def start(thread: threading.Thread) -> None:
+    """Start `thread`. Raises EnvironmentLacksError where the system allows no more of them."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        hint = "raise the limit of processes (ulimit -u, or the container's pids limit)"
+        raise EnvironmentLacksError(f"cannot start a thread: {error}", hint=hint) from error
+
+
 class _Pool(Generic[Item]):
     def __init__(
         self,
@@ -92,12 +101,11 @@ class _Pool(Generic[Item]):
         while self._working < self._width.target and not self._ending():
             thread = threading.Thread(target=self._work, name=f"coldctl-{self._threads + 1}", daemon=True)
             try:
-                thread.start()
-            except RuntimeError as error:
+                start(thread)
+            except EnvironmentLacksError:
                 if self._working:
                     return
-                hint = "raise the limit of processes (ulimit -u, or the container's pids limit)"
-                raise EnvironmentLacksError(f"cannot start a thread: {error}", hint=hint) from error
+                raise
             self._started.append(thread)
             self._threads += 1
             self._working += 1

@@ -36,6 +36,7 @@ _SYNC_FILE_RANGE_WAIT_BEFORE = 1
 _SYNC_FILE_RANGE_WRITE = 2
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
+_SYS_CACHESTAT = 451
 
 _FS_IOC_FIEMAP = 0xC020660B
 _FIEMAP_HEADER = struct.Struct("=QQLLLL")
@@ -206,6 +207,19 @@ def fiemap(fd: int, nbytes: int) -> Iterator[FiemapExtent]:
             if extent.flags & FIEMAP_LAST:
                 return
         start = extent.logical + extent.length
+
+
+def cached_bytes(fd: int, offset: int, nbytes: int) -> int:
+    """How much of the range the page cache holds, in whole pages of bytes (cachestat(2), Linux 6.5): a few microseconds.
+
+    Promises less than mincore: it counts pages whose read failed, and on overlayfs it sees none at all. Raises ENOSYS
+    on older kernels, EPERM where a container forbids it or the caller may not know.
+    """
+    counts = (ctypes.c_uint64 * 5)()
+    wanted = (ctypes.c_uint64 * 2)(offset, nbytes)
+    result = _libc.syscall(_SYS_CACHESTAT, fd, ctypes.byref(wanted), ctypes.byref(counts), 0)
+    _check(result)
+    return int(counts[0]) * PAGE_BYTES
 
 
 def read_is_immediate(fd: int, offset: int) -> bool:

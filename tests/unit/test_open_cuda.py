@@ -41,7 +41,7 @@ def test_what_torch_lacks_is_named() -> None:
 
 def test_torch_that_is_not_installed_is_named() -> None:
     not_installed = "import sys; sys.modules['torch'] = None"  # Python then finds no module of this name
-    assert said(not_installed).startswith("cuda:1 needs torch, which is not installed | install torch")
+    assert said(not_installed).startswith("cuda:1 needs torch, which cannot be imported: import of torch halted")
 
 
 @pytest.mark.parametrize("name", ["cpu", "cuda:", "cuda:-1", "cuda:0 ", "gpu", ""])

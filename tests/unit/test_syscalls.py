@@ -29,6 +29,7 @@ def file(tmp_path: Path) -> Path:
         lambda: syscalls.sync_file_range(-1, 0, 1),
         lambda: syscalls.map_read_only(-1, 0, PAGE_BYTES),
         lambda: syscalls.read_is_immediate(-1, 0),
+        lambda: syscalls.cached_bytes(-1, 0, 1),
     ],
 )
 def test_a_bad_descriptor(call: Callable[[], object]) -> None:
@@ -107,3 +108,16 @@ def test_memory_that_was_populated_is_there_and_holds_zeros() -> None:
         assert [state & 1 for state in answer.raw] == [0] * 16 + [1] * 32 + [0] * 16
         del byte
         assert memory[:] == bytes(nbytes)
+
+
+def test_cached_bytes_counts_whole_pages_of_what_is_in_the_page_cache(file: Path) -> None:
+    with file.open("rb") as opened:
+        fd = opened.fileno()
+        os.fsync(fd)
+        assert syscalls.cached_bytes(fd, 0, 2 * PAGE_BYTES + 1) == 3 * PAGE_BYTES
+        assert syscalls.cached_bytes(fd, PAGE_BYTES, 1) == PAGE_BYTES
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        assert syscalls.cached_bytes(fd, 0, 2 * PAGE_BYTES + 1) == 0
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # or the kernel would read ahead
+        os.pread(fd, 1, PAGE_BYTES)
+        assert syscalls.cached_bytes(fd, 0, 2 * PAGE_BYTES + 1) == PAGE_BYTES

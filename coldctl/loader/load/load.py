@@ -21,7 +21,8 @@ from coldctl.loader.load.report import Outcome, report_of
 from coldctl.loader.load.session import Prepared, Session
 from coldctl.loader.load.stream import stream
 from coldctl.loader.load.tensors import Tensor
-from coldctl.loader.order import Layers
+from coldctl.loader.order import Layers, order_facts
+from coldctl.loader.pool import start
 from coldctl.results import LoadReport
 
 
@@ -69,7 +70,7 @@ class Load:
         loading = Loading(running.names, sum(each.nbytes for each in running.plan.wanted), watched)
         background = Background(self, running, loading)
         background.run_first()
-        threading.Thread(target=background.run_rest, name="coldctl-loading", daemon=True).start()
+        start(threading.Thread(target=background.run_rest, name="coldctl-loading", daemon=True))
         return loading
 
     def stream(self, settings: Settings, device: Device | None) -> Iterator[tuple[str, Tensor]]:
@@ -111,8 +112,9 @@ class Load:
             layers, wanted = self._layers(), plan.wanted
             attention = {n: layers.position(w.name) for n, w in enumerate(wanted) if layers.is_attention(w.name)}
             nbytes = sum(each.nbytes for each in wanted)
+            facts = order_facts(session.settings.order, (each.tensor for each in wanted))
             outcome = Outcome(
-                len(wanted), nbytes, arrival_seconds, attention, plan.replicated, seconds, first_layers_seconds
+                len(wanted), nbytes, arrival_seconds, attention, plan.replicated, seconds, first_layers_seconds, facts
             )
             return report_of(session, outcome)
 

@@ -17,6 +17,8 @@ from coldctl.loader.load.populate import populate
 from coldctl.loader.load.route import Routes
 from coldctl.loader.load.transfers import Transfer, alone
 from coldctl.loader.load.wanted import Wanted
+from coldctl.loader.source import OpenLocalFile
+from coldctl.loader.syscalls import cached_bytes
 from coldctl.units import MIB
 
 CHUNK_BYTES = 16 * MIB
@@ -44,9 +46,9 @@ class MappingEngine:
         """Have the pages of all transfers read."""
 
         def move(filler: Filler, transfer: Transfer) -> None:
-            filler.local(transfer)  # opened, so that a file that was changed is found out
+            file = filler.local(transfer)
             # What is there already is mapped when it is used, which costs less than doing it for all.
-            if not self._routes.is_resident(transfer.source, transfer.offset_bytes, transfer.nbytes):
+            if not _is_cached(file, transfer):
                 first_page_bytes = transfer.offset_bytes - transfer.offset_bytes % PAGE_BYTES
                 populate(self.maps[id(transfer.source)].address + first_page_bytes, filler, transfer)
             batch.arrivals.done(transfer)
@@ -55,3 +57,14 @@ class MappingEngine:
 
     def close(self) -> None:
         self.maps.clear()
+
+
+def _is_cached(file: OpenLocalFile, transfer: Transfer) -> bool:
+    """Whether every page of the range is in the page cache; False, too, where the kernel does not tell."""
+    begin_bytes = transfer.offset_bytes - transfer.offset_bytes % PAGE_BYTES
+    end_bytes = transfer.offset_bytes + transfer.nbytes
+    nbytes = end_bytes + -end_bytes % PAGE_BYTES - begin_bytes
+    try:
+        return cached_bytes(file.fd, begin_bytes, nbytes) == nbytes
+    except OSError:
+        return False

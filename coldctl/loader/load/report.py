@@ -15,7 +15,7 @@ from coldctl.loader.device.ring_engine import RingEngine
 from coldctl.loader.load.mapping_engine import MappingEngine
 from coldctl.loader.load.per_tensor import PerTensorEngine
 from coldctl.loader.load.session import Session
-from coldctl.results import CopyFacts, IntegrityFacts, LoadReport, RingFacts
+from coldctl.results import CopyFacts, IntegrityFacts, LoadReport, OrderFacts, RingFacts
 from coldctl.units import format_share
 
 
@@ -29,6 +29,7 @@ class Outcome(NamedTuple):
     replicated: tuple[str, ...]
     seconds: float
     first_layers_seconds: float | None
+    order_facts: OrderFacts | None
 
 
 def report_of(session: Session, outcome: Outcome) -> LoadReport:
@@ -42,6 +43,7 @@ def report_of(session: Session, outcome: Outcome) -> LoadReport:
         reason=reason,
         alloc=_alloc(session),
         order=settings.order,
+        order_facts=outcome.order_facts,
         tensors=outcome.tensors,
         bytes=outcome.nbytes,
         arena_bytes=session.arena_bytes,
@@ -57,7 +59,7 @@ def report_of(session: Session, outcome: Outcome) -> LoadReport:
         ring=_ring(engine) if isinstance(engine, RingEngine) else None,
         copies=copies,
         integrity=_integrity(session.integrity),
-        notes=tuple(_notes(session, copies)),
+        notes=tuple(_notes(session, outcome, copies)),
     )
 
 
@@ -134,8 +136,10 @@ def _integrity(facts: Sequence[IntegrityFacts]) -> IntegrityFacts | None:
     )
 
 
-def _notes(session: Session, copies: CopyFacts | None) -> list[str]:
+def _notes(session: Session, outcome: Outcome, copies: CopyFacts | None) -> list[str]:
     notes = list(session.notes)
+    if outcome.order_facts and outcome.order_facts.layers == 0:
+        notes.append("no tensor's name shows a layer, so all counts as one")
     engine = session.engine
     if isinstance(engine, RingEngine) and engine.ring.halvings:
         notes.append(f"pinned memory was short, so the ring was halved {engine.ring.halvings} times")

@@ -49,11 +49,6 @@ class Routes:
             return "buffered", False
         return self._trial.way(), True
 
-    def is_resident(self, source: Source, offset_bytes: int, nbytes: int) -> bool:
-        """Whether all sampled pages of the range are in the page cache; False where nobody can tell."""
-        residents = self._residents(source)
-        return residents is not None and residents.share(offset_bytes, nbytes) == 1
-
     def record(self, way: Way, nbytes: int, seconds: float) -> None:
         self._trial.record(way, nbytes, seconds)
 

@@ -63,13 +63,13 @@ class Session:
         layers: Callable[[], Layers],
         expected: Callable[[], Expected],
     ) -> None:
-        self.stages = Stages()
+        self.numpy = device is None and resolve_framework(settings.framework) == "numpy"
+        self.stages = Stages()  # after torch was imported, which is no part of a load
         self.notes: list[str] = []
         self.arena_bytes = 0
         self.integrity: list[IntegrityFacts] = []
         self.settings = settings
         self.device = device
-        self.numpy = device is None and resolve_framework(settings.framework) == "numpy"
         self._layers = layers
         self._expected = expected
         self.routes = Routes(io_of(settings))

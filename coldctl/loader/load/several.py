@@ -13,6 +13,7 @@ from coldctl.loader.load.load import Load
 from coldctl.loader.load.loaded import Loaded
 from coldctl.loader.load.loading import Watched
 from coldctl.loader.load.options import Part, Settings
+from coldctl.loader.pool import start
 
 Split = Literal["tp", "stage", "experts"]
 
@@ -44,7 +45,7 @@ def load_each(load: Load, settings: Settings, devices: Sequence[Device | None], 
     ]
     try:
         for thread in threads:
-            thread.start()
+            start(thread)
         for thread in threads:
             thread.join()
     except BaseException:  # KeyboardInterrupt: what the threads write to must outlive them

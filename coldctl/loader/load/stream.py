@@ -16,6 +16,7 @@ from coldctl.loader.load.loading import Watched
 from coldctl.loader.load.session import Session
 from coldctl.loader.load.tensors import Tensor
 from coldctl.loader.load.wanted import Wanted
+from coldctl.loader.pool import start
 from coldctl.units import MIB
 
 _FIRST_BATCH_BYTES = 32 * MIB
@@ -61,7 +62,7 @@ def _consume(session: Session, wanted: Sequence[Wanted], watched: Watched) -> It
     )
     try:
         handing = Handing([each.name for each in wanted], session.settings.transform)
-        thread.start()
+        start(thread)
         while (item := ready.get()) is not None:
             if isinstance(item, BaseException):
                 raise item
