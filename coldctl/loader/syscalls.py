@@ -210,7 +210,7 @@ def fiemap(fd: int, nbytes: int) -> Iterator[FiemapExtent]:
 
 
 def cached_bytes(fd: int, offset: int, nbytes: int) -> int:
-    """How much of the range the page cache holds, in whole pages of bytes (cachestat(2), Linux 6.5): a few microseconds.
+    """How many bytes of whole pages of the range are in the page cache (cachestat(2), Linux 6.5), in microseconds.
 
     Promises less than mincore: it counts pages whose read failed, and on overlayfs it sees none at all. Raises ENOSYS
     on older kernels, EPERM where a container forbids it or the caller may not know.

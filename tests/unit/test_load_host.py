@@ -382,7 +382,7 @@ def test_the_report_is_what_arithmetic_says(tmp_path: Path) -> None:
     (attention_seconds,) = report.attention_ready_seconds
     assert stages["read"].start_seconds <= attention_seconds <= report.seconds
     assert report.order_facts is None  # the order is that of the files
-        assert len(fields(LoadReport)) == 22  # whoever adds a field says here what it is
+    assert len(fields(LoadReport)) == 22  # whoever adds a field says here what it is
 
 
 def test_the_report_of_a_map_and_of_tensors_apart(checkpoint: OpenCheckpoint) -> None:
