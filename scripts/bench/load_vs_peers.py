@@ -77,6 +77,7 @@ def main() -> int:
     targets = [
         not_inferior("warm", warm, MAP, [MMAP]),
         not_inferior("warm", warm, ARENA, COPYING),
+        not_inferior("cold", cold, MAP, [MMAP, *COPYING]),
         not_inferior("cold", cold, ARENA, [MMAP, *COPYING]),
         *(memory(load, memory_bytes[load], nbytes) for load in (f"warm: {ARENA}", f"cold: {ARENA}")),
     ]
