@@ -5,10 +5,10 @@ Shared and read-only, never private and writable: the kernel would copy each pag
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from coldctl.events import Events
-from coldctl.loader.load.batch import Batch
+from coldctl.loader.load.batch import NOTHING, Batch
 from coldctl.loader.load.engine import Reads, read_all
 from coldctl.loader.load.fill import Filler
 from coldctl.loader.load.mapped import Mapping
@@ -21,7 +21,7 @@ from coldctl.loader.source import OpenLocalFile
 from coldctl.loader.syscalls import cached_bytes
 from coldctl.units import MIB
 
-CHUNK_BYTES = 16 * MIB
+CHUNK_BYTES = 64 * MIB
 
 
 class MappingEngine:
@@ -30,6 +30,7 @@ class MappingEngine:
     def __init__(self, routes: Routes, events: Events) -> None:
         self.reads = Reads()
         self.maps: dict[int, Mapping] = {}
+        self._arrivals = NOTHING.arrivals
         self._routes = routes
         self._events = events
 
@@ -43,17 +44,28 @@ class MappingEngine:
                 self.maps[key] = Mapping(filler.local(alone(first, 0)).fd, first.source.size_bytes)
 
     def run(self, batch: Batch) -> None:
-        """Have the pages of all transfers read."""
+        """Have the pages of all transfers read that are not in the page cache.
 
-        def move(filler: Filler, transfer: Transfer) -> None:
-            file = filler.local(transfer)
-            # What is there already is mapped when it is used, which costs less than doing it for all.
-            if not _is_cached(file, transfer):
-                first_page_bytes = transfer.offset_bytes - transfer.offset_bytes % PAGE_BYTES
-                populate(self.maps[id(transfer.source)].address + first_page_bytes, filler, transfer)
-            batch.arrivals.done(transfer)
+        What is there already is mapped when it is used, which costs less than doing it for all.
+        """
+        self._arrivals = batch.arrivals
+        cold = list(self._not_cached(batch))
+        if cold:
+            read_all(batch._replace(transfers=cold), self._move, self._routes, self.reads, self._events)
 
-        read_all(batch, move, self._routes, self.reads, self._events)
+    def _not_cached(self, batch: Batch) -> Iterator[Transfer]:
+        with Filler(self._routes, batch.wanted) as filler:
+            for transfer in batch.transfers:
+                if _is_cached(filler.local(transfer), transfer):
+                    batch.arrivals.done(transfer)
+                    self._events.advance(transfer.nbytes)
+                else:
+                    yield transfer
+
+    def _move(self, filler: Filler, transfer: Transfer) -> None:
+        first_page_bytes = transfer.offset_bytes - transfer.offset_bytes % PAGE_BYTES
+        populate(self.maps[id(transfer.source)].address + first_page_bytes, filler, transfer)
+        self._arrivals.done(transfer)
 
     def close(self) -> None:
         self.maps.clear()

@@ -2,7 +2,7 @@
 
 Bytes that are in the page cache are copied from there. What is cold can be read with O_DIRECT, which saves a copy and
 leaves the cache as it was, or through the cache, where read-ahead (the host's too, under a virtual machine) may be
-faster. So the first cold ranges go either way in turn, and the rest the faster one.
+faster. So where direct reads turn out to be slow, a few ranges go through the cache, and the rest the faster way.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ Io = Literal["auto", "buffered", "direct"]
 _SAMPLES = 8
 _TRIALS_EACH = 2
 _WINS_BY = 1.1
+_FAST_BYTES_PER_SECOND = 1e9
+"""Of one thread."""
 
 
 class Routes:
@@ -57,7 +59,7 @@ class Routes:
         """Why `auto` sent nothing, or no more, past the page cache."""
         if self._never_direct:
             return "the filesystem takes no direct reads, or the kernel does not tell what is resident"
-        if self._trial.tried:
+        if self._trial.compared:
             return "cold ranges came faster through the page cache"
         return "most was in the page cache"
 
@@ -132,30 +134,31 @@ class _Residents:
 
 
 class _Trial:
-    """Which way cold ranges come faster, found by sending the first four either way in turn."""
+    """Which way cold ranges come faster. Past the page cache first; where that is fast, through it can win nothing,
+    since it costs a copy more. Where it is not, a few ranges go through the cache, and the rest the faster way."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._sent = 0
+        self._known: dict[Way, int] = {"direct": 0, "buffered": 0}
         self._bytes: dict[Way, int] = {"direct": 0, "buffered": 0}
         self._seconds: dict[Way, float] = {"direct": 0.0, "buffered": 0.0}
-        self._known = 0
 
     @property
-    def tried(self) -> bool:
-        return self._known > 0
+    def compared(self) -> bool:
+        return self._known["buffered"] > 0
 
     def way(self) -> Way:
         with self._lock:
-            self._sent += 1
-            if self._known < 2 * _TRIALS_EACH:
-                return "direct" if self._sent % 2 else "buffered"
+            if self._known["direct"] < _TRIALS_EACH or self._rate("direct") >= _FAST_BYTES_PER_SECOND:
+                return "direct"
+            if self._known["buffered"] < _TRIALS_EACH:
+                return "buffered"
             return "buffered" if self._rate("buffered") > self._rate("direct") * _WINS_BY else "direct"
 
     def record(self, way: Way, nbytes: int, seconds: float) -> None:
         with self._lock:
-            if self._known < 2 * _TRIALS_EACH:
-                self._known += 1
+            if self._known[way] < _TRIALS_EACH:
+                self._known[way] += 1
                 self._bytes[way] += nbytes
                 self._seconds[way] += seconds
 
