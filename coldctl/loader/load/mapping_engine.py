@@ -49,18 +49,21 @@ class MappingEngine:
         What is there already is mapped when it is used, which costs less than doing it for all.
         """
         self._arrivals = batch.arrivals
-        cold = list(self._not_cached(batch))
-        if cold:
-            read_all(batch._replace(transfers=cold), self._move, self._routes, self.reads, self._events)
+        try:
+            if cold := list(self._not_cached(batch)):
+                read_all(batch._replace(transfers=cold), self._move, self._routes, self.reads, self._events)
+        finally:
+            self._arrivals = NOTHING.arrivals
 
     def _not_cached(self, batch: Batch) -> Iterator[Transfer]:
         with Filler(self._routes, batch.wanted) as filler:
             for transfer in batch.transfers:
-                if _is_cached(filler.local(transfer), transfer):
-                    batch.arrivals.done(transfer)
-                    self._events.advance(transfer.nbytes)
-                else:
+                if not _is_cached(filler.local(transfer), transfer):
                     yield transfer
+                    continue
+                batch.arrivals.done(transfer)
+                self._events.advance(transfer.nbytes)
+                self._events.raise_if_stopped()
 
     def _move(self, filler: Filler, transfer: Transfer) -> None:
         first_page_bytes = transfer.offset_bytes - transfer.offset_bytes % PAGE_BYTES
