@@ -705,7 +705,7 @@ def test_a_stream_that_takes_no_more_ends_the_load_though_more_threads_than_slot
             raise DeviceError(device.failure)
         return real(self, *arguments)
 
-    monkeypatch.setattr(engine, "_streams", lambda _: (8, 8))
+    monkeypatch.setattr(engine, "_streams", lambda *_: (8, 8))
     monkeypatch.setattr(standin.StandInStream, method, fail_at_last)
     error = failure(device, model, DeviceError, mode=mode)
     assert (error.stage, "illegal memory access" in str(error)) == ("h2d", True)
@@ -722,7 +722,7 @@ def test_a_callback_that_fails_ends_the_load_though_more_threads_than_slots_wait
         if "layers.2" in name:
             raise ValueError("not that one")
 
-    monkeypatch.setattr(engine, "_streams", lambda _: (8, 8))
+    monkeypatch.setattr(engine, "_streams", lambda *_: (8, 8))
     device.copy_bytes_per_second = 100e6
     with coldctl.open(model) as checkpoint:
         loading = checkpoint.load(device, first_layers=1, **QUIET)

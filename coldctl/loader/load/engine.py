@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -21,6 +21,8 @@ from coldctl.loader.source import LocalFile
 
 _MOST_STREAMS = 32
 _NETWORK_STREAMS = 8
+_DIRECT_STREAMS = 8
+_LOOKED_AT = 8
 
 
 class Reads:
@@ -79,19 +81,30 @@ def read_all(batch: Batch, move: Move, routes: Routes, reads: Reads, events: Eve
             finally:
                 reads.add(filler, intervals)
 
-    first, cap = _streams(batch.transfers)
+    first, cap = _streams(batch, routes)
     reads.streams = max(reads.streams, share_out(batch.transfers, make_worker, events, first=first, cap=cap))
 
 
-def _streams(transfers: Sequence[Transfer]) -> tuple[int, int]:
-    """Threads to begin with, and at most: copying from the page cache takes CPUs, and waiting for disks takes none.
+def _streams(batch: Batch, routes: Routes) -> tuple[int, int]:
+    """Threads to begin with, and at most: copying from the page cache takes CPUs, and waiting for a disk takes none.
 
     A network filesystem gets few, since its servers and clients have been seen to stall under many.
     """
     cpus = len(os.sched_getaffinity(0))
-    if any(_is_on_network(source) for source in {id(each.source): each.source for each in transfers}.values()):
+    if any(_is_on_network(source) for source in {id(each.source): each.source for each in batch.transfers}.values()):
         return 2, _NETWORK_STREAMS
-    return max(2, min(8, cpus)), max(4, min(_MOST_STREAMS, 2 * cpus))
+    most = max(4, min(_MOST_STREAMS, 2 * cpus))
+    if _mostly_direct(batch, routes):
+        return _DIRECT_STREAMS, max(_DIRECT_STREAMS, most)
+    return max(2, min(8, cpus)), most
+
+
+def _mostly_direct(batch: Batch, routes: Routes) -> bool:
+    step = max(len(batch.transfers) // _LOOKED_AT, 1)
+    looked_at = batch.transfers[::step]
+    return 2 * sum(routes.goes_direct(each.source, each.offset_bytes, each.nbytes) for each in looked_at) > len(
+        looked_at
+    )
 
 
 def _is_on_network(source: object) -> bool:

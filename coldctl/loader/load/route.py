@@ -46,10 +46,14 @@ class Routes:
         """How to read the range, and whether the answer counts as a trial: then tell `record`."""
         if self._io != "auto":
             return self._io, False
+        return (self._trial.way(), True) if self.goes_direct(source, offset_bytes, nbytes) else ("buffered", False)
+
+    def goes_direct(self, source: Source, offset_bytes: int, nbytes: int) -> bool:
+        """Whether the range can go past the page cache, and is not in it."""
+        if self._io != "auto":
+            return self._io == "direct"
         residents = self._residents(source)
-        if residents is None or 2 * residents.share(offset_bytes, nbytes) > 1:
-            return "buffered", False
-        return self._trial.way(), True
+        return residents is not None and 2 * residents.share(offset_bytes, nbytes) <= 1
 
     def record(self, way: Way, nbytes: int, seconds: float) -> None:
         self._trial.record(way, nbytes, seconds)
