@@ -1,4 +1,8 @@
-"""coldctl: prepare, verify, warm and measure LLM checkpoints for cold starts. The public API, imported lazily."""
+"""coldctl: prepare, verify, warm and load LLM checkpoints for cold starts. The public API, imported lazily.
+
+`open(path)` gives a checkpoint to load from; `repack`, `verify`, `prewarm`, `evict` and `status` are the commands, each
+with its options. All errors are in `coldctl.errors`, and what loads and commands return in `coldctl.results`.
+"""
 
 from __future__ import annotations
 
@@ -71,3 +75,7 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

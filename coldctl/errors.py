@@ -99,7 +99,7 @@ class ChangedError(InputError):
     """A file shrank, grew or was replaced while coldctl was reading it."""
 
     code = "changed"
-    hint = "wait until nothing writes to the checkpoint, then run again"
+    hint = "wait until nothing writes to the checkpoint, then open it again"
 
 
 class EnvironmentLacksError(ColdctlError):

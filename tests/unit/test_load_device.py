@@ -835,3 +835,22 @@ def test_a_direct_load_that_was_hardly_direct_says_so(tmp_path: Path, device: St
         report = checkpoint.load(device, mode="direct", **SMALL_RING).report
     assert report.direct_bytes == 0
     assert "only 0 % was read with O_DIRECT" in " ".join(report.notes)
+
+
+def test_what_was_held_against_the_files_only_is_said(model: Path, listed: Path, device: StandIn) -> None:
+    def notes(folder: Path, **options: Any) -> str:
+        with coldctl.open(folder) as checkpoint:
+            return " ".join(checkpoint.load(device, verify=True, **QUIET, **options).report.notes)
+
+    assert notes(listed) == ""
+    assert "20 tensors have no sums in a coldctl.json" in notes(model)
+    assert "tensors have no sums in a coldctl.json" in notes(listed, tp=(0, 2))
+    with coldctl.open(listed) as checkpoint:
+        both = checkpoint.load(device, verify=True, exact=True, **QUIET).report.integrity
+    assert both is not None
+    assert both.exact
+    (file, *_) = sorted(listed.glob("*.safetensors"))
+    with coldctl.open(file) as checkpoint:
+        alone = checkpoint.load(device, verify=True, **QUIET).report.integrity
+    assert alone is not None
+    assert (alone.manifest_tensors > 0, alone.file_tensors) == (True, 0)

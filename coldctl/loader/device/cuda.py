@@ -28,7 +28,7 @@ def open_cuda(name: str) -> Device:
     """
     wanted = re.fullmatch(r"cuda(?::(\d+))?", name)
     if wanted is None:
-        raise UsageError(f"{name!r} is no CUDA device", hint="write cuda, or cuda:N for the device number N")
+        raise UsageError(f"{name!r} is no CUDA device", hint="write cpu, cuda, or cuda:N for the device number N")
     torch = _torch_with_cuda(name)
     index = torch.cuda.current_device() if wanted[1] is None else int(wanted[1])
     count = torch.cuda.device_count()

@@ -87,6 +87,9 @@ class Loading:
         with self._lock:
             return name in self._tensors
 
+    __iter__ = None
+    """Not iterable: of what is there, `loaded` is a copy to go through."""
+
     @property
     def loaded(self) -> dict[str, Tensor]:
         """The tensors that are there now."""
@@ -100,6 +103,7 @@ class Loading:
 
     @property
     def progress(self) -> Progress:
+        """How much has arrived so far."""
         with self._lock:
             return Progress(self._done_bytes, self._total_bytes)
 

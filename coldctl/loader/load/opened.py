@@ -151,8 +151,7 @@ class OpenCheckpoint:
 
     @cached_property
     def _expected(self) -> Expected:
-        root = self._checkpoint.root
-        return Expected.beside(os.path.dirname(root) if self._checkpoint.single_file else root)
+        return Expected.beside(self._checkpoint.root)
 
     def close(self) -> None:
         """No load begins after this."""

@@ -51,8 +51,8 @@ class LoadOptions(TypedDict, total=False):
 class Settings:
     """The options of one load.
 
-    - `order`: `file` (by offset), `name`, `layers` or `attention-first`; which bytes are read first, and the order of
-      the names in the result.
+    - `order`: `file` (by offset) and `name`, both shard by shard, `layers` or `attention-first`, across shards; which
+      bytes are read first, and the order of the names in the result.
     - `alloc`: `arena` is one allocation that all tensors are views of; `per-tensor` one for each, as plain loaders do
       it; `map` (host only) none: read-only views of the mapped files. Writing to such a torch tensor, or reading one
       when the file has shrunk, kills the process.
@@ -116,8 +116,14 @@ class Settings:
             self._check_host()
         if self.transform is not None and self.framework == "numpy":
             raise UsageError("a transform works on torch tensors", hint='use framework "torch"')
+        if self.transform is not None and (
+            isinstance(self.transform, type) or not hasattr(self.transform, "companions")
+        ):
+            raise UsageError(f"transform is {self.transform!r}", hint="an object such as coldctl.Dequantise()")
+        if not isinstance(self.events, Events):
+            raise UsageError(f"events is {self.events!r}, expected coldctl.events.Events")
         for what, part in (("tp", self.tp), ("stage", self.stage), ("experts", self.experts)):
-            if part is not None and (len(part) != 2 or not all(isinstance(each, int) for each in part)):
+            if part is not None and not _is_part(part):
                 raise UsageError(f"{what} is {part!r}, expected (i, n)")
         if not isinstance(self.chunk_bytes, int) or not isinstance(self.ring_bytes, int):
             raise UsageError("chunk_bytes and ring_bytes are numbers of bytes")
@@ -160,6 +166,10 @@ def settings_of(options: LoadOptions) -> Settings:
     if isinstance(settings.names, str):
         raise UsageError("names is one str, expected a list of names")
     return settings if settings.names is None else replace(settings, names=frozenset(settings.names))
+
+
+def _is_part(part: object) -> bool:
+    return isinstance(part, tuple | list) and len(part) == 2 and all(isinstance(each, int) for each in part)
 
 
 def _one_of(what: str, value: str, choices: tuple[str, ...]) -> None:

@@ -126,14 +126,20 @@ def _attention_ready(session: Session, outcome: Outcome) -> tuple[float, ...]:
 
 
 def _integrity(facts: Sequence[IntegrityFacts]) -> IntegrityFacts | None:
+    """All checks together; tensors that were checked in both ways count once for each."""
     if not facts:
         return None
     return IntegrityFacts(
         sum(each.manifest_tensors for each in facts),
         sum(each.file_tensors for each in facts),
-        facts[0].exact,
+        any(each.exact for each in facts),
         sum(each.seconds for each in facts),
     )
+
+
+def _only_against_files(session: Session) -> int:
+    """How many tensors were to be held against the manifest, and were held against their files only."""
+    return sum(each.file_tensors for each in session.integrity if not each.exact)
 
 
 def _notes(session: Session, outcome: Outcome, copies: CopyFacts | None) -> list[str]:
@@ -143,6 +149,11 @@ def _notes(session: Session, outcome: Outcome, copies: CopyFacts | None) -> list
     engine = session.engine
     if isinstance(engine, RingEngine) and engine.ring.halvings:
         notes.append(f"pinned memory was short, so the ring was halved {engine.ring.halvings} times")
+    if unlisted := _only_against_files(session):
+        notes.append(
+            f"{unlisted} tensors have no sums in a coldctl.json (there is none, it lists them otherwise, or they are "
+            "parts of tensors): they were held against their files only, which proves the copy and not the file"
+        )
     if isinstance(engine, MappedEngine) and engine.unmapped:
         notes.append("parts of the files could not be mapped (ENOMEM), so they were read")
     if session.settings.mode == "direct" and 2 * engine.reads.direct_bytes < engine.reads.read_bytes:
