@@ -42,7 +42,7 @@ class ColdctlError(Exception):
             return
         self.stage, self.file, self.tensor = stage, self.file or file, self.tensor or tensor
         where = [f"stage {stage}"]
-        where += [f"tensor {tensor}"] if tensor and tensor not in self.message else []
+        where += [f"tensor {tensor}"] if tensor and f"tensor {tensor}" not in self.message else []
         where += [f"file {self.file}"] if self.file and self.file not in self.message else []
         self.message += f" ({', '.join(where)})"
         self.args = (self.message,)

@@ -17,7 +17,7 @@ import pytest
 import coldctl
 from coldctl.errors import ChangedError, ColdctlError, InputError, OutOfMemoryError, StoppedError, UnreadableError
 from coldctl.events import Events
-from coldctl.loader.host.memory import read_kib
+from coldctl.loader.host.memory import PeakAnon, read_kib
 from coldctl.loader.load import choice
 from coldctl.loader.load.transform import Transform
 from tests.filesystems import in_child, loop_filesystem, memory_cgroup
@@ -417,3 +417,20 @@ def test_more_memory_than_there_is(tmp_path: Path) -> None:
         assert (error.stage, error.exit_code) == ("allocate", 5)
         assert "are free by" in error.message
         assert "stream()" in str(error.hint)
+
+
+@pytest.mark.parametrize("way", ["load", "stream"])
+def test_a_tensor_far_too_large_is_refused_before_anything_is_made_of_it(tmp_path: Path, way: str) -> None:
+    """Cut into chunks of 4 MiB first, it would take gigabytes to say no."""
+    nbytes = 8 << 40
+    header = b'{"large":{"dtype":"U8","shape":[%d],"data_offsets":[0,%d]}}' % (nbytes, nbytes)
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + nbytes)
+    with coldctl.open(tmp_path) as checkpoint, PeakAnon() as peak:
+        with pytest.raises(OutOfMemoryError, match="stage allocate"):
+            if way == "load":
+                checkpoint.load()
+            else:
+                next(iter(checkpoint.stream()))
+    assert peak.peak_bytes < 64 << 20

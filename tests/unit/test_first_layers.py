@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -404,3 +406,65 @@ def test_events_of_the_caller_see_both_parts_and_every_byte(folder: Path, expect
     first = sum(len(bits(expected[name])) for name in FIRST)
     assert seen.begun == [("loading", first), ("loading", total_of(expected) - first)]
     assert (seen.advanced, seen.ended) == (total_of(expected), 2)
+
+
+@pytest.mark.parametrize("asks", ["cancel", "wait"])
+@pytest.mark.parametrize("where", ["events", "transform"])
+def test_what_the_load_calls_may_cancel_it_and_may_not_wait_for_it(folder: Path, asks: str, where: str) -> None:
+    """Either way the load ends, where it would wait for itself for ever."""
+    handles: list[Loading] = []
+    asked: list[str] = []
+
+    def ask() -> None:
+        if handles and not asked:
+            asked.append(asks)
+            getattr(handles[0], asks)()
+
+    class Asking(Events):
+        def advance(self, nbytes: int) -> None:  # noqa: ARG002
+            if where == "events":
+                time.sleep(0.01)
+                ask()
+
+    class Transforming:
+        def companions(self, name: str, names: object) -> tuple[str, ...]:  # noqa: ARG002
+            return ()
+
+        def apply(self, name: str, tensor: torch.Tensor, companions: object) -> torch.Tensor:  # noqa: ARG002
+            if where == "transform":
+                time.sleep(0.01)
+                ask()
+            return tensor
+
+    with coldctl.open(folder) as checkpoint:
+        handle = checkpoint.load(first_layers=1, events=Asking(), transform=Transforming())
+        handles.append(handle)
+        with pytest.raises(CancelledError if asks == "cancel" else UsageError):
+            handle.wait(PATIENCE_SECONDS)
+    assert asked == [asks]
+
+
+LEFT_RUNNING = """
+import os, sys, time
+import coldctl
+if sys.argv[2] == "stream":
+    stream = coldctl.open(sys.argv[1]).stream(transform=coldctl.Dequantise("BF16"))
+    next(stream)
+else:
+    handle = coldctl.open(sys.argv[1]).load(first_layers=1, transform=coldctl.Dequantise("BF16"))
+time.sleep(int(sys.argv[3]) / 100)
+"""
+
+
+@pytest.mark.parametrize("kind", ["load", "stream"])
+def test_the_interpreter_ends_cleanly_while_a_load_goes_on(tmp_path: Path, kind: str) -> None:
+    """A daemon thread that Python stops inside torch would take the process down with SIGABRT."""
+    tensors: dict[str, Made] = {}
+    for layer in range(24):
+        name = f"model.layers.{layer}.self_attn.q_proj.weight"
+        tensors |= {name: made("F8_E4M3", 1024, 1024, seed=layer), f"{name}_scale": made("F32")}
+    save(tmp_path / "model.safetensors", tensors)
+    for pause in range(4):
+        command = [sys.executable, "-c", LEFT_RUNNING, str(tmp_path), kind, str(pause)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert (done.returncode, done.stderr) == (0, "")

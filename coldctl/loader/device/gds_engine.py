@@ -18,6 +18,7 @@ from coldctl.loader.load.engine import Reads, read_all
 from coldctl.loader.load.fill import Filler
 from coldctl.loader.load.place import PAGE_BYTES
 from coldctl.loader.load.route import Routes
+from coldctl.loader.load.staging import staging
 from coldctl.loader.load.transfers import Transfer
 from coldctl.loader.source import LocalFile
 from coldctl.units import MIB
@@ -91,9 +92,9 @@ class GdsEngine:
     def _compare(self, filler: Filler, transfer: Transfer, came: Bytes) -> None:
         import torch
 
-        expected = torch.empty(transfer.nbytes, dtype=torch.uint8, device="cpu")
-        filler.fill(transfer, memoryview(expected.numpy()))
-        if not torch.equal(came.cpu(), expected):
+        expected = staging(transfer.nbytes, transfer)
+        filler.fill(transfer, expected.data)
+        if not torch.equal(came.cpu(), torch.from_numpy(expected)):
             message = f"GDS brought other bytes than {transfer.source.name} holds from byte {transfer.offset_bytes} on"
             error = CorruptedError(message, hint="use mode ring, and check the GDS installation")
             error.locate(stage="read", file=transfer.source.name, tensor=transfer.name)

@@ -15,6 +15,7 @@ from coldctl.loader.load.engine import Reads, read_all
 from coldctl.loader.load.fill import Filler
 from coldctl.loader.load.place import PAGE_BYTES
 from coldctl.loader.load.route import Routes
+from coldctl.loader.load.staging import staging
 from coldctl.loader.load.transfers import Transfer
 
 _CALIBRATION_COPIES = 16
@@ -146,11 +147,13 @@ def copy_plainly(device: Device, arena: Bytes, filler: Filler, transfer: Transfe
     """Read into ordinary memory, copy it out of there, and wait for it."""
     import torch
 
-    staged = torch.empty(transfer.span_bytes, dtype=torch.uint8, device="cpu")
-    filler.fill(transfer, memoryview(staged.numpy()))
+    staged = staging(transfer.span_bytes, transfer)
+    filler.fill(transfer, staged.data)
     begun_seconds = time.perf_counter()
     try:
-        device.copy_plainly(arena[transfer.at_bytes : transfer.at_bytes + transfer.span_bytes], staged)
+        device.copy_plainly(
+            arena[transfer.at_bytes : transfer.at_bytes + transfer.span_bytes], torch.from_numpy(staged)
+        )
     except ColdctlError as error:
         error.locate(stage="h2d", file=transfer.source.name, tensor=transfer.name)
         raise

@@ -15,6 +15,7 @@ import numpy as np
 from coldctl.errors import ColdctlError, EnvironmentLacksError, UnreadableError
 from coldctl.loader.load.place import PAGE_BYTES
 from coldctl.loader.load.route import Routes
+from coldctl.loader.load.staging import staging
 from coldctl.loader.load.transfers import Transfer
 from coldctl.loader.load.unreadable import find_unreadable
 from coldctl.loader.load.wanted import Gather, Wanted
@@ -156,7 +157,7 @@ class Filler:
             self.read_bytes += transfer.nbytes
             return
         rows_at_once = _ROWS_BYTES // gather.pitch_bytes
-        scratch = memoryview(bytearray(min(rows_at_once, gather.strips) * gather.pitch_bytes))
+        scratch = staging(min(rows_at_once, gather.strips) * gather.pitch_bytes, transfer).data
         for first in range(0, gather.strips, rows_at_once):
             rows = min(rows_at_once, gather.strips - first)
             into = span[first * gather.strip_bytes : (first + rows) * gather.strip_bytes]

@@ -44,7 +44,7 @@ class Handing:
         self._handed_out.add(name)
         for other in companions:
             self._needed[other] -= 1
-        for each in (name, *companions):
+        for each in dict.fromkeys((name, *companions)):
             if each in self._handed_out and not self._needed.get(each):
                 del self._arrived[each]
         return tensor

@@ -10,6 +10,7 @@ from dataclasses import replace
 from coldctl.loader.device.protocol import Device
 from coldctl.loader.format.checkpoint import Checkpoint
 from coldctl.loader.load.collector import collector_paused
+from coldctl.loader.load.ending import stopped_at_exit
 from coldctl.loader.load.frames import forget_frames
 from coldctl.loader.load.handing import Handing
 from coldctl.loader.load.integrity import Expected
@@ -68,9 +69,10 @@ class Load:
 
     def _run_first_layers(self, running: Running, watched: Watched) -> Loading:
         loading = Loading(running.names, sum(each.nbytes for each in running.plan.wanted), watched)
-        background = Background(self, running, loading)
+        background = Background(self, running, loading, watched)
         background.run_first()
-        start(threading.Thread(target=background.run_rest, name="coldctl-loading", daemon=True))
+        thread = threading.Thread(target=background.run_rest, name="coldctl-loading", daemon=True)
+        start(stopped_at_exit(thread, watched.cancel))
         return loading
 
     def stream(self, settings: Settings, device: Device | None) -> Iterator[tuple[str, Tensor]]:
@@ -139,10 +141,11 @@ class Running:
 class Background:
     """The two parts of a load with its first layers first."""
 
-    def __init__(self, load: Load, running: Running, loading: Loading) -> None:
+    def __init__(self, load: Load, running: Running, loading: Loading, watched: Watched) -> None:
         self._load = load
         self._running = running
         self._loading = loading
+        self._watched = watched
         self._checks = running.session.settings.checks
         self._handing = Handing(running.names, running.session.settings.transform)
         self._handed: dict[str, Tensor] = {}
@@ -181,7 +184,8 @@ class Background:
 
     def _arrived(self, numbers: Sequence[int]) -> None:
         views = self._running.prepared.memory.views(numbers)
-        handed = dict(self._handing.arrive(views))
-        self._running.session.settle()
-        self._handed |= handed
-        self._loading.arrived(handed, sum(self._running.plan.wanted[number].nbytes for number in numbers))
+        with self._watched.entered():
+            handed = dict(self._handing.arrive(views))
+            self._running.session.settle()
+            self._handed |= handed
+            self._loading.arrived(handed, sum(self._running.plan.wanted[number].nbytes for number in numbers))

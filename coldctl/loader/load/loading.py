@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -25,28 +26,60 @@ class Progress(NamedTuple):
 
 
 class Watched(Events):
-    """Passes events on, and stops the load when it is cancelled."""
+    """Passes events on, and stops the load when it is cancelled.
+
+    It knows which threads are in the middle of something that the caller gave to the load: the load waits for them, so
+    they cannot wait for the load.
+    """
 
     def __init__(self, inner: Events) -> None:
         self._inner = inner
+        self._inside: Counter[int] = Counter()
+        self._lock = threading.Lock()
         self.cancelled = False
 
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """The block calls what the caller gave to the load."""
+        ident = threading.get_ident()
+        with self._lock:
+            self._inside[ident] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside[ident] -= 1
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the calling thread is in such a call."""
+        with self._lock:
+            return self._inside[threading.get_ident()] > 0
+
     def begin(self, label: str, total_bytes: int) -> None:
-        self._inner.begin(label, total_bytes)
+        with self.entered():
+            self._inner.begin(label, total_bytes)
 
     def advance(self, nbytes: int) -> None:
-        self._inner.advance(nbytes)
+        with self.entered():
+            self._inner.advance(nbytes)
 
     def end(self) -> None:
-        self._inner.end()
+        with self.entered():
+            self._inner.end()
 
     def note(self, message: str) -> None:
-        self._inner.note(message)
+        with self.entered():
+            self._inner.note(message)
 
     def raise_if_stopped(self) -> None:
         if self.cancelled:
             raise CancelledError("the load was cancelled")
-        self._inner.raise_if_stopped()
+        with self.entered():
+            self._inner.raise_if_stopped()
 
 
 class Loading:
@@ -70,7 +103,6 @@ class Loading:
         self._trace: TracebackType | None = None
         self._on_tensor: list[OnTensor] = []
         self._on_done: list[OnDone] = []
-        self._calling: int | None = None
 
     def __getitem__(self, name: str) -> Tensor:
         """The tensor. Raises KeyError for one that the load does not have, NotLoadedError for one that is to come."""
@@ -111,10 +143,10 @@ class Loading:
         """All tensors, when they have arrived. Raises what the load failed with, CancelledError after `cancel`, and
         TimeoutError when it is not over by then; the load goes on, and `wait` can be called again.
 
-        Raises UsageError in a callback of `on_tensor`: the load waits for that one.
+        Raises UsageError in a callback, in `events` and in a transform: the load waits for those.
         """
-        if self._in_callback:
-            raise UsageError("a callback of on_tensor cannot wait for the load, which waits for it")
+        if self._watched.is_inside:
+            raise UsageError("what the load calls cannot wait for the load, which waits for it")
         if not self._over.wait(timeout_seconds):
             raise TimeoutError(f"the load is not over after {timeout_seconds} s")
         self._raise_failure()
@@ -129,15 +161,12 @@ class Loading:
     def cancel(self) -> None:
         """Stop the load between two chunks, give its memory back, and return when that is done. Harmless when over.
 
-        In a callback of `on_tensor` it returns at once, and the load stops when the callback has returned.
+        In a callback, in `events` and in a transform it returns at once, and the load stops when that has returned; a
+        callback that waits for another thread to cancel waits for ever.
         """
-        self._watched.cancelled = True
-        if not self._in_callback:
+        self._watched.cancel()
+        if not self._watched.is_inside:
             self._over.wait()
-
-    @property
-    def _in_callback(self) -> bool:
-        return self._calling == threading.get_ident()
 
     def on_tensor(self, callback: OnTensor) -> None:
         """Call `callback(name, tensor)` for every tensor: at once for those that are there, the others from the thread
@@ -178,11 +207,9 @@ class Loading:
             self._tensors |= tensors
             self._done_bytes += nbytes
             callbacks = list(self._on_tensor)
-        self._calling = threading.get_ident()
         for callback in callbacks:
             for name, tensor in tensors.items():
                 callback(name, tensor)
-        self._calling = None
 
     def finish(self, loaded: Loaded | None, failure: BaseException | None) -> None:
         """Called by the load, once: it is over."""
@@ -191,7 +218,6 @@ class Loading:
             self._trace = failure.__traceback__ if failure else None
             if failure is not None:
                 self._tensors.clear()
-            self._calling = None
             self._over.set()
             callbacks = list(self._on_done)
             self._on_tensor.clear()

@@ -174,7 +174,7 @@ def open(path: str | os.PathLike[str]) -> OpenCheckpoint:
     UnreadableError when something of it cannot be read.
     """
     with collector_paused():
-        return OpenCheckpoint(open_checkpoint(path))
+        return OpenCheckpoint(open_checkpoint(os.fsdecode(path)))
 
 
 def _in_layers(settings: Settings, options: LoadOptions) -> Settings:

@@ -131,6 +131,9 @@ class Settings:
             raise UsageError(f"chunk_bytes is {self.chunk_bytes}, expected whole MiB, 1 or more")
         if self.slots < _LEAST_SLOTS:
             raise UsageError(f"ring_bytes is {self.ring_bytes}, expected at least two chunks of {self.chunk_bytes}")
+        for what, number in (("deadline_seconds", self.deadline_seconds), ("bus_threshold", self.bus_threshold)):
+            if not isinstance(number, int | float):
+                raise UsageError(f"{what} is {number!r}, expected a number")
         if not self.deadline_seconds > 0 or not 0 <= self.bus_threshold <= 1:
             raise UsageError("deadline_seconds must be over 0, and bus_threshold from 0 to 1")
 

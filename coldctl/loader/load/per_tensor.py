@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import numpy as np
-
-from coldctl.errors import ColdctlError, OutOfMemoryError
+from coldctl.errors import ColdctlError
 from coldctl.events import Events
 from coldctl.loader.device.copies import PlainCopies
 from coldctl.loader.device.protocol import Device
@@ -17,6 +15,7 @@ from coldctl.loader.load.engine import Reads
 from coldctl.loader.load.fill import Filler
 from coldctl.loader.load.host import refuse_without_room
 from coldctl.loader.load.route import Routes
+from coldctl.loader.load.staging import staging
 from coldctl.loader.load.transfers import Transfer
 
 
@@ -51,9 +50,9 @@ class PerTensorEngine:
             self.reads.add(filler, self._read)
 
     def _one(self, filler: Filler, transfer: Transfer) -> None:
-        host = _host_memory(transfer)
+        host = staging(transfer.nbytes, transfer)
         begun_seconds = time.perf_counter()
-        filler.fill(transfer, memoryview(host))
+        filler.fill(transfer, host.data)
         read_seconds = time.perf_counter()
         self._read.append((begun_seconds, read_seconds))
         if self._device is None:
@@ -72,10 +71,3 @@ class PerTensorEngine:
 
     def close(self) -> None:
         self.memory.clear()
-
-
-def _host_memory(transfer: Transfer) -> Any:
-    try:
-        return np.empty(transfer.nbytes, dtype=np.uint8)
-    except MemoryError as error:
-        raise OutOfMemoryError(f"cannot get {transfer.nbytes} bytes of host memory for one tensor") from error

@@ -38,8 +38,8 @@ def read_again(parts: Iterable[Part], make_use: Callable[[], Use], events: Event
         with LastOpened(lambda source: source.open(), checked=True) as opened:
 
             def work(together: list[Part]) -> Iterator[int]:
-                source = opened.get(together[0].wanted.source)
                 with _located(together):
+                    source = opened.get(together[0].wanted.source)
                     piece = _read(source, together, buffer)
                 at_bytes = 0
                 for part in together:

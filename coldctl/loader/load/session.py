@@ -93,8 +93,9 @@ class Session:
             lanes = [LANES.index(lane_of(each.name)) for each in wanted] if self.settings.lanes else None
             own = isinstance(self.engine, PerTensorEngine)
             placement = Placement(wanted, [0] * len(wanted), 0, ()) if own else place(wanted)
+        arena = self._allocate(placement)  # before the cutting, which for what is far too large would take long
+        with self.stages.timed("plan"), collector_paused():
             parts = self._cut(placement, bounds, lanes, own=own)
-        arena = self._allocate(placement)
         arrivals = Arrivals(len(wanted), [each for part in parts for each in part])
         batch = Batch(wanted, arena, (), arrivals, lanes, self._attention(wanted))
         return Prepared(batch, self._memory(placement, arena), placement, parts, bounds)

@@ -10,6 +10,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
+from coldctl.loader.load.ending import stopped_at_exit
 from coldctl.loader.load.frames import forget_frames
 from coldctl.loader.load.handing import Handing
 from coldctl.loader.load.loading import Watched
@@ -62,7 +63,7 @@ def _consume(session: Session, wanted: Sequence[Wanted], watched: Watched) -> It
     )
     try:
         handing = Handing([each.name for each in wanted], session.settings.transform)
-        start(thread)
+        start(stopped_at_exit(thread, watched.cancel))
         while (item := ready.get()) is not None:
             if isinstance(item, BaseException):
                 raise item

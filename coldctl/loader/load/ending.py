@@ -1,0 +1,35 @@
+"""Threads that go on behind the caller's back, and the end of the interpreter.
+
+Python stops daemon threads when it ends, wherever they are; one that is in torch's C++ then takes the process down
+with an abort. So they are told to stop, and waited for, while there is still an interpreter.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import weakref
+from collections.abc import Callable
+
+_PATIENCE_SECONDS = 10.0
+
+_running: weakref.WeakKeyDictionary[threading.Thread, Callable[[], None]] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def stopped_at_exit(thread: threading.Thread, stop: Callable[[], None]) -> threading.Thread:
+    """`thread`, not begun yet: when the interpreter ends, `stop` is called and the thread waited for, ten seconds at
+    most."""
+    with _lock:
+        _running[thread] = stop
+    return thread
+
+
+@atexit.register
+def _stop_all() -> None:
+    with _lock:
+        running = [(thread, stop) for thread, stop in _running.items() if thread.is_alive()]
+    for _, stop in running:
+        stop()
+    for thread, _ in running:
+        thread.join(_PATIENCE_SECONDS)
