@@ -89,10 +89,11 @@ def test_load_vs_peers(tmp_path: Path) -> None:
     assert set(document["samples"]) >= {f"{state}: {name}" for state in ("warm", "cold") for name in loaders}
     assert 3 * MIB < document["bytes"] <= 4 * MIB
     assert document["peak_memory_bytes"]["warm: coldctl arena"] >= document["bytes"]
-    map_warm, arena_warm, arena_cold, *memory = (target["found"] for target in document["targets"])
+    map_warm, arena_warm, map_cold, arena_cold, *memory = (target["found"] for target in document["targets"])
     assert "that of the best of 1, safetensors mmap" in map_warm
     for missing in {"tensorizer", "runai direct"} - {name.removeprefix("warm: ") for name in document["samples"]}:
         assert missing in arena_warm.partition("not installed: ")[2]
+        assert missing in map_cold.partition("not installed: ")[2]
         assert missing in arena_cold.partition("not installed: ")[2]
     assert [found.partition(" takes ")[0] for found in memory] == ["warm: coldctl arena", "cold: coldctl arena"]
 
