@@ -451,6 +451,19 @@ def test_a_stop_is_heard_while_a_copy_hangs(model: Path, device: StandIn) -> Non
 # The first layers first
 
 
+class Gated(Events):
+    """Lets the first part of a load through, and holds the second at its beginning until `open` is set."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self._parts = 0
+
+    def begin(self, label: str, total_bytes: int) -> None:  # noqa: ARG002
+        self._parts += 1
+        if self._parts == 2:
+            self.open.wait()
+
+
 def test_the_first_layers_are_there_and_the_rest_is_not(
     model: Path, expected: dict[str, torch.Tensor], device: StandIn
 ) -> None:
@@ -461,19 +474,8 @@ def test_the_first_layers_are_there_and_the_rest_is_not(
         "model.norm.weight",
     }
     with coldctl.open(model) as checkpoint:
-        gate = threading.Event()
-
-        class Gated(Events):
-            """Lets the first part through, and holds the second at its beginning."""
-
-            parts = 0
-
-            def begin(self, label: str, total_bytes: int) -> None:  # noqa: ARG002
-                self.parts += 1
-                if self.parts == 2:
-                    gate.wait()
-
-        loading = checkpoint.load(device, first_layers=1, events=Gated(), **QUIET)
+        gate = Gated()
+        loading = checkpoint.load(device, first_layers=1, events=gate, **QUIET)
         assert set(loading.loaded) == in_first
         assert not loading.done
         for name in in_first:
@@ -493,7 +495,7 @@ def test_the_first_layers_are_there_and_the_rest_is_not(
         loading.on_tensor(lambda name, _: arrived.append(name))
         loading.on_done(lambda _: over.set())
         assert set(arrived) == in_first
-        gate.set()
+        gate.open.set()
         expect_equal(loading.wait(60), expected)
         assert over.wait(10)
         assert loading.done
@@ -539,20 +541,11 @@ def test_what_a_callback_raises_fails_the_load(model: Path, device: StandIn) -> 
         if ".layers.2." in name:
             raise ValueError("not that one")
 
-    gate = threading.Event()
-
-    class Gated(Events):
-        parts = 0
-
-        def begin(self, label: str, total_bytes: int) -> None:  # noqa: ARG002
-            self.parts += 1
-            if self.parts == 2:
-                gate.wait()
-
+    gate = Gated()
     with coldctl.open(model) as checkpoint:
-        loading = checkpoint.load(device, first_layers=1, events=Gated(), **QUIET)
+        loading = checkpoint.load(device, first_layers=1, events=gate, **QUIET)
         loading.on_tensor(refuse)
-        gate.set()
+        gate.open.set()
         with pytest.raises(ValueError, match="not that one"):
             loading.wait(60)
 

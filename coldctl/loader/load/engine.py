@@ -101,10 +101,8 @@ def _streams(batch: Batch, routes: Routes) -> tuple[int, int]:
 
 def _mostly_direct(batch: Batch, routes: Routes) -> bool:
     step = max(len(batch.transfers) // _LOOKED_AT, 1)
-    looked_at = batch.transfers[::step]
-    return 2 * sum(routes.goes_direct(each.source, each.offset_bytes, each.nbytes) for each in looked_at) > len(
-        looked_at
-    )
+    direct = [routes.goes_direct(each.source, each.offset_bytes, each.nbytes) for each in batch.transfers[::step]]
+    return 2 * sum(direct) > len(direct)
 
 
 def _is_on_network(source: object) -> bool:
