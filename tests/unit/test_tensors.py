@@ -23,10 +23,8 @@ from coldctl.loader.format.header import Tensor, read_header
 from coldctl.loader.load.mapped import Mapping
 from coldctl.loader.load.place import Placed, place
 from coldctl.loader.load.tensors import (
-    numpy_view,
     numpy_views,
     resolve_framework,
-    torch_view,
     torch_views,
 )
 from coldctl.loader.load.wanted import whole
@@ -35,6 +33,18 @@ from tests.tiny import Made, write_shard
 
 SHAPES = [(4, 8), (16,), (2, 3, 4), (1, 8), (0,), (4, 0), (0, 4)]
 NO_NUMPY = {"BF16", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F4", "F6_E2M3", "F6_E3M2"}
+
+
+def torch_view(memory: torch.Tensor, placed: Placed) -> torch.Tensor:
+    """One tensor alone."""
+    (view,) = torch_views(memory, [placed]).values()
+    return view
+
+
+def numpy_view(memory: np.ndarray[Any, Any], placed: Placed) -> np.ndarray[Any, Any]:
+    """One array alone."""
+    (view,) = numpy_views(memory, [placed]).values()
+    return view
 
 
 def random_bytes(dtype: str, shape: tuple[int, ...], seed: int) -> bytes:

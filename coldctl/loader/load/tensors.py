@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from coldctl.errors import EnvironmentLacksError, UsageError
 from coldctl.loader.format.dtypes import BITS
-from coldctl.loader.load.place import WORD_BYTES, Placed
+from coldctl.loader.load.place import WORD_BYTES
 from coldctl.loader.load.wanted import Wanted
 
 Tensor = Any
@@ -106,11 +106,6 @@ def torch_views(memory: Tensor, placed: Iterable[tuple[Wanted, int]]) -> dict[st
     return views
 
 
-def torch_view(memory: Tensor, placed: Placed) -> Tensor:
-    """One tensor, as `torch_views` makes them."""
-    return torch_views(memory, [placed])[placed.wanted.name]
-
-
 def numpy_views(memory: NDArray[np.uint8], placed: Iterable[tuple[Wanted, int]]) -> dict[str, NDArray[Any]]:
     """The placed tensors, by name, as views on `memory`, a one-dimensional contiguous array; writable if that is."""
     dtypes = {dtype: numpy_dtype(dtype) for dtype in BITS}
@@ -119,11 +114,6 @@ def numpy_views(memory: NDArray[np.uint8], placed: Iterable[tuple[Wanted, int]])
         shape = wanted.shape if wanted.dtype not in _PACKED else _shape_in_bytes(wanted)
         views[wanted.name] = np.ndarray(shape, dtypes[wanted.dtype], memory, at_bytes)
     return views
-
-
-def numpy_view(memory: NDArray[np.uint8], placed: Placed) -> NDArray[Any]:
-    """One tensor, as `numpy_views` makes them."""
-    return numpy_views(memory, [placed])[placed.wanted.name]
 
 
 class _Base(NamedTuple):
