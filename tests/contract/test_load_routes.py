@@ -172,8 +172,8 @@ def test_auto_copies_what_is_warm_and_changes_nothing(disk: Path) -> None:
 @pytest.mark.usefixtures("cold_goes_direct")
 @pytest.mark.parametrize("half", ["first", "second"])
 def test_auto_decides_for_each_range(disk: Path, half: str) -> None:
-    """Chunks are cut at multiples of 4 MiB of the file. A page that left the cache may make a chunk or two cold."""
-    path, middle = disk / FILE, 20 * MIB
+    """Chunks are cut at multiples of 8 MiB of the file. Pages that left the cache may make one of them cold."""
+    path, middle = disk / FILE, 24 * MIB
     drop(path)
     if half == "first":
         warm(path, 0, middle)

@@ -38,7 +38,9 @@ class Arrivals:
         with self._lock:
             waiting = self._waiting[transfer.first : transfer.end]
             waiting -= 1
-            ready = np.flatnonzero(waiting == 0) + transfer.first
-            self.seconds[ready] = time.perf_counter()
-            if self._arrived and len(ready):
-                self._arrived(ready.tolist())
+            ready = (waiting == 0).nonzero()[0]
+            if len(ready):
+                ready += transfer.first
+                self.seconds[ready] = time.perf_counter()
+                if self._arrived:
+                    self._arrived(ready.tolist())

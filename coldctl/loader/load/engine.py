@@ -10,14 +10,12 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from coldctl.events import Events
-from coldctl.loader.host.mounts import filesystem_of, is_network
 from coldctl.loader.load.batch import Batch
 from coldctl.loader.load.clock import Interval
 from coldctl.loader.load.fill import Filler
 from coldctl.loader.load.route import Routes
 from coldctl.loader.load.transfers import Transfer
 from coldctl.loader.pool import Worker, share_out
-from coldctl.loader.source import LocalFile
 
 _MOST_STREAMS = 32
 _NETWORK_STREAMS = 8
@@ -91,7 +89,8 @@ def _streams(batch: Batch, routes: Routes) -> tuple[int, int]:
     A network filesystem gets few, since its servers and clients have been seen to stall under many.
     """
     cpus = len(os.sched_getaffinity(0))
-    if any(_is_on_network(source) for source in {id(each.source): each.source for each in batch.transfers}.values()):
+    sources = {id(each.source): each.source for each in batch.transfers}.values()
+    if any(routes.is_on_network(source) for source in sources):
         return 2, _NETWORK_STREAMS
     most = max(4, min(_MOST_STREAMS, 2 * cpus))
     if _mostly_direct(batch, routes):
@@ -103,10 +102,3 @@ def _mostly_direct(batch: Batch, routes: Routes) -> bool:
     step = max(len(batch.transfers) // _LOOKED_AT, 1)
     direct = [routes.goes_direct(each.source, each.offset_bytes, each.nbytes) for each in batch.transfers[::step]]
     return 2 * sum(direct) > len(direct)
-
-
-def _is_on_network(source: object) -> bool:
-    try:
-        return isinstance(source, LocalFile) and is_network(filesystem_of(source.path))
-    except OSError:
-        return False

@@ -19,7 +19,7 @@ from coldctl.loader.load.route import Routes
 from coldctl.loader.load.transfers import Transfer
 from coldctl.units import MIB, format_size
 
-CHUNK_BYTES = 4 * MIB
+CHUNK_BYTES = 8 * MIB
 
 
 def allocate(nbytes: int) -> NDArray[np.uint8]:

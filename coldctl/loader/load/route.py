@@ -21,7 +21,7 @@ from coldctl.loader.syscalls import PAGE_BYTES, map_read_only, mincore, unmap
 Way = Literal["buffered", "direct"]
 Io = Literal["auto", "buffered", "direct"]
 
-_SAMPLES = 8
+_SAMPLES = 3
 _TRIALS_EACH = 2
 _WINS_BY = 1.1
 _FAST_BYTES_PER_SECOND = 1e9
@@ -40,6 +40,7 @@ class Routes:
         self._lock = threading.Lock()
         self._maps: dict[int, _Residents | None] = {}
         self._never_direct = False
+        self._on_network: dict[int, bool] = {}
         self._trial = _Trial()
 
     def way(self, source: Source, offset_bytes: int, nbytes: int) -> tuple[Way, bool]:
@@ -81,9 +82,22 @@ class Routes:
     def _residents(self, source: Source) -> _Residents | None:
         with self._lock:
             if id(source) not in self._maps:
-                self._maps[id(source)] = _residents_of(source)
+                self._maps[id(source)] = None if self._is_on_network(source) else _residents_of(source)
                 self._never_direct |= self._maps[id(source)] is None
             return self._maps[id(source)]
+
+    def is_on_network(self, source: Source) -> bool:
+        """Whether reads of the file go over a network. Looked up once for each device that files are on."""
+        with self._lock:
+            return self._is_on_network(source)
+
+    def _is_on_network(self, source: Source) -> bool:
+        if not isinstance(source, LocalFile):
+            return False
+        device = source.identity[0]
+        if device not in self._on_network:
+            self._on_network[device] = _is_on_network(source.path)
+        return self._on_network[device]
 
     def close(self) -> None:
         with self._lock:
@@ -98,13 +112,18 @@ def _residents_of(source: Source) -> _Residents | None:
     if not isinstance(source, LocalFile) or not source.size_bytes:
         return None
     try:
-        if is_network(filesystem_of(source.path)):
-            return None
         with opened(source.path) as (fd, status):
             # By the size that it had: a mapping may be longer than its file, and a file may have become shorter.
             return _Residents(fd, source.size_bytes) if mincore_is_true(source.path, status) else None
     except OSError:
         return None
+
+
+def _is_on_network(path: str) -> bool:
+    try:
+        return is_network(filesystem_of(path))
+    except OSError:
+        return False
 
 
 class _Residents:
@@ -114,20 +133,20 @@ class _Residents:
         self._size_bytes = size_bytes
         self._address: int | None = map_read_only(fd, 0, size_bytes)
         self._lock = threading.Lock()
+        self._answer = ctypes.create_string_buffer(1)
 
     def share(self, offset_bytes: int, nbytes: int) -> float:
         """The share of the sampled pages of the range that are in the page cache. 0 once closed."""
         first, end = offset_bytes // PAGE_BYTES, -(-(offset_bytes + nbytes) // PAGE_BYTES)
         step = max((end - first) // _SAMPLES, 1)
         pages = range(first + step // 2, end, step)
-        answer = ctypes.create_string_buffer(1)
         resident = 0
         with self._lock:
             if self._address is None:
                 return 0.0
             for page in pages:
-                mincore(self._address + page * PAGE_BYTES, PAGE_BYTES, answer)
-                resident += answer.raw[0] & 1
+                mincore(self._address + page * PAGE_BYTES, PAGE_BYTES, self._answer)
+                resident += self._answer.raw[0] & 1
         return resident / len(pages)
 
     def close(self) -> None:
