@@ -20,7 +20,7 @@ from collections import Counter
 import safetensors
 
 from coldctl.loader.format.header import examine_file
-from coldctl.results import Finding
+from coldctl.results.verify import Finding
 
 # What the reference takes although the format, or any framework that has to hold the tensor, does not:
 STRICTER = {

@@ -9,7 +9,7 @@ import typer
 from coldctl.cli.console import Console
 from coldctl.cli.exits import exit_status
 from coldctl.cli.options import CheckpointPath, DryRun, Json, Order, Quiet
-from coldctl.results import WarmResult
+from coldctl.results.pages import WarmResult
 
 EXIT_STATUS = exit_status(
     code_0='warm, or the budget stopped it ("complete": false)',

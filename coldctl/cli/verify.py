@@ -10,7 +10,7 @@ from coldctl.cli.console import Console
 from coldctl.cli.exits import exit_status
 from coldctl.cli.options import CheckpointPath, Json, Quiet
 from coldctl.cli.room import require_room_for_numpy
-from coldctl.results import VerifyResult
+from coldctl.results.verify import VerifyResult
 
 EXIT_STATUS = exit_status(
     code_0="no errors; warnings do not count",

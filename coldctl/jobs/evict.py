@@ -11,7 +11,8 @@ from coldctl.jobs.residency import Totals, open_measured
 from coldctl.loader.format.checkpoint import Checkpoint, Shard
 from coldctl.loader.pages.evict import Evicted
 from coldctl.loader.pages.evict import evict as evict_file
-from coldctl.results import EvictResult, SkippedFile
+from coldctl.results.facts import SkippedFile
+from coldctl.results.pages import EvictResult
 from coldctl.units import format_size
 
 

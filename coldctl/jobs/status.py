@@ -14,7 +14,7 @@ from coldctl.loader.format.extents import extents
 from coldctl.loader.format.layout import is_filler, on_page
 from coldctl.loader.host.mounts import filesystem_of
 from coldctl.loader.pages.residency import Residency
-from coldctl.results import StatusFile, StatusResult
+from coldctl.results.pages import StatusFile, StatusResult
 
 MAP_CELLS = 32
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
 from coldctl.errors import UsageError
-from coldctl.results import OrderFacts
+from coldctl.results.facts import OrderFacts
 
 Order = Literal["name", "layers", "attention-first", "file"]
 ORDERS: tuple[Order, ...] = get_args(Order)

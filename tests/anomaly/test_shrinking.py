@@ -14,7 +14,7 @@ from coldctl.events import Events
 from coldctl.jobs.prewarm import PrewarmOptions, prewarm
 from coldctl.jobs.repack import RepackOptions, repack
 from coldctl.jobs.verify import VerifyOptions, verify
-from coldctl.results import FailedRange
+from coldctl.results.facts import FailedRange
 from tests.cli.process import ROOT, run_python
 from tests.tiny import header_of, made, shard_bytes, write_shard, write_sharded
 

@@ -23,7 +23,7 @@ from coldctl.events import Events
 from coldctl.loader.load import route
 from coldctl.loader.load.loaded import Loaded
 from coldctl.loader.source import LocalFile
-from coldctl.results import LoadReport
+from coldctl.results.load import LoadReport
 from tests.filesystems import PAGE, as_nobody, drop, fincore_bytes, loop_filesystem, overlayfs, tmpfs
 from tests.loads import MIB, save
 from tests.tiny import made, snapshot

@@ -12,7 +12,7 @@ from coldctl.jobs.evict import EvictOptions, evict
 from coldctl.jobs.prewarm import PrewarmOptions, prewarm
 from coldctl.jobs.status import StatusOptions, status
 from coldctl.loader.pages.residency import measure
-from coldctl.results import WarmResult
+from coldctl.results.pages import WarmResult
 from scripts.make_checkpoint import make_checkpoint
 from tests.filesystems import (
     MIB,

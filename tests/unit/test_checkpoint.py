@@ -15,7 +15,7 @@ import safetensors.numpy
 
 from coldctl.errors import EnvironmentLacksError, FaultError, InputError
 from coldctl.loader.format.checkpoint import examine, open_checkpoint
-from coldctl.results import Finding
+from coldctl.results.verify import Finding
 
 INDEX = "model.safetensors.index.json"
 NOBODY = 65534

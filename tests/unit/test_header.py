@@ -28,7 +28,7 @@ from coldctl.loader.format.header import (
     parse,
     read_header,
 )
-from coldctl.results import Finding
+from coldctl.results.verify import Finding
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=12).filter(lambda name: name != "__metadata__")
 SHAPES = st.lists(st.integers(0, 9), max_size=4)

@@ -30,7 +30,7 @@ from coldctl.loader.format.checkpoint import open_checkpoint
 from coldctl.loader.load.integrity import Expected, check
 from coldctl.loader.load.place import Placement, place
 from coldctl.loader.load.wanted import Gather, Wanted, whole
-from coldctl.results import IntegrityFacts
+from coldctl.results.load import IntegrityFacts
 from tests.tiny import Made, header_of, made, write_sharded
 
 KIB, MIB = 1 << 10, 1 << 20

@@ -17,7 +17,7 @@ from coldctl.loader.format.layout import (
     power_of_two_bytes,
 )
 from coldctl.loader.order import sort_key
-from coldctl.results import AlignmentCount
+from coldctl.results.facts import AlignmentCount
 
 # Sizes of all kinds: empty, odd, of one power of two, of several, whole pages.
 SIZES = st.lists(

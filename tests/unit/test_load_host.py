@@ -20,7 +20,7 @@ from coldctl.errors import FaultError, InputError, UsageError
 from coldctl.jobs.repack import RepackOptions, repack
 from coldctl.loader.load.loaded import Loaded
 from coldctl.loader.load.opened import OpenCheckpoint
-from coldctl.results import LoadReport
+from coldctl.results.load import LoadReport
 from tests.cli.process import run_python
 from tests.loads import (
     MIB,

@@ -14,7 +14,7 @@ from coldctl.errors import ChangedError, InputError, RefusedError, StoppedError,
 from coldctl.events import Events
 from coldctl.jobs.prewarm import PrewarmOptions, decision, prewarm, warming
 from coldctl.loader.host.budget import Budget
-from coldctl.results import WarmResult
+from coldctl.results.pages import WarmResult
 from tests.filesystems import drop, fincore_bytes, loop_filesystem, run
 from tests.tiny import header_of, made, write_shard, write_sharded
 

@@ -18,7 +18,8 @@ from coldctl.jobs.repack import RepackOptions, repack
 from coldctl.jobs.verify import VerifyOptions, verify
 from coldctl.loader.format.layout import ALIGNS, Align
 from coldctl.loader.order import ORDERS, Order
-from coldctl.results import RepackResult, SkippedFile
+from coldctl.results.facts import SkippedFile
+from coldctl.results.repack import RepackResult
 from tests.tiny import (
     Made,
     Tensors,

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import pytest
 
 from coldctl.report.json import error_document, line, result_document
-from coldctl.results import Finding, SkippedFile
+from coldctl.results.facts import SkippedFile
+from coldctl.results.verify import Finding
 
 
 @dataclass(frozen=True)

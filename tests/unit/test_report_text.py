@@ -12,21 +12,10 @@ from coldctl.report.text import evict, prewarm, repack, status, verify
 from coldctl.report.text.phrases import extents
 from coldctl.report.text.style import PLAIN, Style
 from coldctl.report.text.table import table
-from coldctl.results import (
-    AlignmentCount,
-    EvictResult,
-    FailedRange,
-    Finding,
-    OrderFacts,
-    RepackedFile,
-    RepackResult,
-    SkippedFile,
-    StatusFile,
-    StatusResult,
-    VerifiedFile,
-    VerifyResult,
-    WarmResult,
-)
+from coldctl.results.facts import AlignmentCount, FailedRange, OrderFacts, SkippedFile
+from coldctl.results.pages import EvictResult, StatusFile, StatusResult, WarmResult
+from coldctl.results.repack import RepackedFile, RepackResult
+from coldctl.results.verify import Finding, VerifiedFile, VerifyResult
 
 GIB = 1 << 30
 

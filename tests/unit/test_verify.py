@@ -19,7 +19,8 @@ from coldctl.jobs.repack import RepackOptions, repack
 from coldctl.jobs.verify import VerifyOptions, verify
 from coldctl.loader import reader
 from coldctl.loader.format.rules import RULES
-from coldctl.results import AlignmentCount, Finding, VerifyResult
+from coldctl.results.facts import AlignmentCount
+from coldctl.results.verify import Finding, VerifyResult
 from tests.tiny import Made, Stored, header_of, made, read_shard, shard_bytes, write_shard, write_sharded
 
 MIB = 1 << 20

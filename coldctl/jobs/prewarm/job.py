@@ -17,7 +17,7 @@ from coldctl.loader.order import ORDERS, Order, order_facts
 from coldctl.loader.pages.warm import choose_reader
 from coldctl.loader.plan import Segment
 from coldctl.loader.pool import default_streams_cap
-from coldctl.results import WarmResult
+from coldctl.results.pages import WarmResult
 from coldctl.units import format_size
 
 _NETWORK_STREAMS_CAP = 16

@@ -15,7 +15,7 @@ from coldctl.loader.pages.warm import WINDOW_BYTES, PageReader
 from coldctl.loader.plan import Segment
 from coldctl.loader.pool import Worker, share_out
 from coldctl.loader.source import LastOpened, OpenLocalFile
-from coldctl.results import FailedRange
+from coldctl.results.facts import FailedRange
 
 
 @dataclass(frozen=True, slots=True)

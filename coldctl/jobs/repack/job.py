@@ -26,7 +26,8 @@ from coldctl.loader.order import ORDERS, Order, order_facts
 from coldctl.loader.regular import open_regular
 from coldctl.loader.sink import Digests, Tee
 from coldctl.loader.writer import NewShard, ShardWriter
-from coldctl.results import Extents, RepackedFile, RepackResult, SkippedFile
+from coldctl.results.facts import Extents, SkippedFile
+from coldctl.results.repack import RepackedFile, RepackResult
 from coldctl.units import MIB
 
 

@@ -17,7 +17,7 @@ from coldctl.loader.format.layout import PAGE_BYTES
 from coldctl.loader.format.manifest import File, Manifest
 from coldctl.loader.format.rules import capped, finding
 from coldctl.loader.sink import has_sums
-from coldctl.results import Finding
+from coldctl.results.verify import Finding
 
 
 def compare(checkpoint: Checkpoint, members: Collection[str], listed: Manifest, content: Content) -> list[Finding]:

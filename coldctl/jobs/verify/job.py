@@ -17,7 +17,8 @@ from coldctl.loader.format.header import Tensor
 from coldctl.loader.format.layout import count_alignment, is_filler
 from coldctl.loader.format.manifest import Manifest
 from coldctl.loader.format.rules import finding
-from coldctl.results import Extents, Finding, VerifiedFile, VerifyResult
+from coldctl.results.facts import Extents
+from coldctl.results.verify import Finding, VerifiedFile, VerifyResult
 
 
 @dataclass(frozen=True, slots=True)

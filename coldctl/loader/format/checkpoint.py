@@ -13,7 +13,7 @@ from coldctl.loader.format.header import Header, Tensor, inspect_file
 from coldctl.loader.format.locate import Located, locate
 from coldctl.loader.format.rules import capped, fault, finding
 from coldctl.loader.source import LocalFile
-from coldctl.results import Finding
+from coldctl.results.verify import Finding
 
 
 @dataclass(frozen=True)

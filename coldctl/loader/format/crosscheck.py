@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from coldctl.loader.format.header import Header
 from coldctl.loader.format.rules import Findings
-from coldctl.results import Finding
+from coldctl.results.verify import Finding
 
 
 def crosscheck(

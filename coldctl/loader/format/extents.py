@@ -13,7 +13,7 @@ from coldctl.loader.host.longest_run import longest_run_bytes
 from coldctl.loader.host.mounts import mount_of
 from coldctl.loader.regular import opened
 from coldctl.loader.syscalls import FIEMAP_DELALLOC, FIEMAP_ENCODED, FIEMAP_UNKNOWN, FiemapExtent, fiemap
-from coldctl.results import Extents
+from coldctl.results.facts import Extents
 from coldctl.units import MIB, format_size
 
 _NO_MAP = {errno.EOPNOTSUPP, errno.ENOTTY, errno.ENOSYS, errno.EINVAL}

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, get_args
 from coldctl.loader.format.dtypes import natural_alignment_bytes
 from coldctl.loader.format.header import Tensor
 from coldctl.loader.order import Named
-from coldctl.results import AlignmentCount
+from coldctl.results.facts import AlignmentCount
 
 PAGE_BYTES = 4096
 Align = Literal["page", "every"]

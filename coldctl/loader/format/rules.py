@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from coldctl.errors import FaultError
-from coldctl.results import Finding, Severity
+from coldctl.results.verify import Finding, Severity
 
 MOST_FINDINGS = 100
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 from coldctl.loader.format import manifest
-from coldctl.results import SkippedFile
+from coldctl.results.facts import SkippedFile
 
 _WEIGHT_SUFFIXES = (
     ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".ggml", ".onnx", ".onnx_data", ".h5", ".msgpack", ".ot",

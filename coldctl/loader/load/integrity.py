@@ -21,7 +21,7 @@ from coldctl.loader.load.reread import STAGE, file_sums
 from coldctl.loader.load.sums import WINDOW_BYTES, Sums, device_sums, host_sums
 from coldctl.loader.load.wanted import Wanted
 from coldctl.loader.sink import has_sums, sums_in
-from coldctl.results import IntegrityFacts
+from coldctl.results.load import IntegrityFacts
 from coldctl.units import format_size
 
 

@@ -24,7 +24,7 @@ from coldctl.loader.load.stream import stream
 from coldctl.loader.load.tensors import Tensor
 from coldctl.loader.order import Layers, order_facts
 from coldctl.loader.pool import start
-from coldctl.results import LoadReport
+from coldctl.results.load import LoadReport
 
 
 class Load:

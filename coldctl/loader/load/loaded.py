@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cached_property
 
 from coldctl.loader.load.tensors import Tensor
-from coldctl.results import LoadReport
+from coldctl.results.load import LoadReport
 
 
 class Loaded(dict[str, Tensor]):

@@ -15,7 +15,8 @@ from coldctl.loader.device.ring_engine import RingEngine
 from coldctl.loader.load.mapping_engine import MappingEngine
 from coldctl.loader.load.per_tensor import PerTensorEngine
 from coldctl.loader.load.session import Session
-from coldctl.results import CopyFacts, IntegrityFacts, LoadReport, OrderFacts, RingFacts
+from coldctl.results.facts import OrderFacts
+from coldctl.results.load import CopyFacts, IntegrityFacts, LoadReport, RingFacts
 from coldctl.units import format_share
 
 

@@ -37,7 +37,7 @@ from coldctl.loader.load.transfers import Transfer, alone, transfers
 from coldctl.loader.load.wanted import Wanted
 from coldctl.loader.order import Layers
 from coldctl.loader.roles import lane_of
-from coldctl.results import IntegrityFacts
+from coldctl.results.load import IntegrityFacts
 
 
 class Prepared(NamedTuple):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from coldctl.loader.load.clock import Interval, covered_seconds
-from coldctl.results import Stage
+from coldctl.results.load import Stage
 
 NAMES = ("plan", "allocate", "pin", "read", "h2d", "verify")
 

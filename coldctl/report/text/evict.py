@@ -6,7 +6,7 @@ from coldctl.report.escape import escape, escape_name
 from coldctl.report.text.failed import failed_ranges
 from coldctl.report.text.phrases import residency_method, size_and_share
 from coldctl.report.text.style import Style
-from coldctl.results import EvictResult
+from coldctl.results.pages import EvictResult
 from coldctl.units import format_duration, format_size
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coldctl.report.escape import escape, escape_name
-from coldctl.results import FailedRange
+from coldctl.results.facts import FailedRange
 from coldctl.units import format_size
 
 _SHOWN = 20

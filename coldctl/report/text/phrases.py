@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coldctl.report.escape import escape
-from coldctl.results import OrderFacts
+from coldctl.results.facts import OrderFacts
 from coldctl.units import format_duration, format_rate, format_share, format_size
 
 

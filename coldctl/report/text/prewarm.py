@@ -6,7 +6,7 @@ from coldctl.report.escape import escape
 from coldctl.report.text.failed import failed_ranges
 from coldctl.report.text.phrases import count, order, residency_method, size_and_share, time_and_rate
 from coldctl.report.text.style import Style
-from coldctl.results import WarmResult
+from coldctl.results.pages import WarmResult
 from coldctl.units import format_duration, format_size
 
 

@@ -6,7 +6,7 @@ from coldctl.report.escape import escape, escape_name
 from coldctl.report.text.phrases import count, extents, order, time_and_rate
 from coldctl.report.text.style import Style
 from coldctl.report.text.table import table
-from coldctl.results import RepackResult
+from coldctl.results.repack import RepackResult
 from coldctl.units import format_share, format_size
 
 _FILES_NAMED = 8

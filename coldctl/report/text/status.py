@@ -6,7 +6,7 @@ from coldctl.report.escape import escape, escape_name
 from coldctl.report.text.phrases import count, extents, residency_method, size_and_share
 from coldctl.report.text.style import Style
 from coldctl.report.text.table import table
-from coldctl.results import StatusFile, StatusResult
+from coldctl.results.pages import StatusFile, StatusResult
 from coldctl.units import format_share, format_size
 
 _BLOCKS = " ░▒▓█"

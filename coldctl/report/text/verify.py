@@ -8,7 +8,7 @@ from coldctl.report.escape import escape, escape_name
 from coldctl.report.text.phrases import count, extents, time_and_rate
 from coldctl.report.text.style import Style
 from coldctl.report.text.table import table
-from coldctl.results import Finding, VerifyResult
+from coldctl.results.verify import Finding, VerifyResult
 from coldctl.units import format_share, format_size
 
 # One broken writer breaks every tensor in the same way: beyond these the terminal tells nothing new (--json has all).

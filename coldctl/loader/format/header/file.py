@@ -13,7 +13,7 @@ from coldctl.loader.format.rules import Findings, fault, finding
 from coldctl.loader.format.sniff import PREFIX_BYTES as SNIFF_BYTES
 from coldctl.loader.format.sniff import sniff
 from coldctl.loader.regular import open_regular, read_at, refusal
-from coldctl.results import Finding
+from coldctl.results.verify import Finding
 
 # Below this a filesystem may keep small files elsewhere than in blocks.
 _SPARSE_FROM_BYTES = 1 << 20

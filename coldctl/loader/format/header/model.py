@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from coldctl.results import Finding
+from coldctl.results.verify import Finding
 
 # Readers take no longer header (safetensors: MAX_HEADER_SIZE). The JSON and its padding count, the prefix does not.
 MAX_HEADER_BYTES = 100_000_000
