@@ -177,7 +177,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The fastest of coldctl's own ways in one cache state, if the spreads allow to name one, and `reason` in any case."""
+    """The fastest of coldctl's own ways in one cache state, if the spreads allow to name one, and why (not)."""
 
     cache: CacheState
     contender: str | None
