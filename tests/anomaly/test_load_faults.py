@@ -253,11 +253,10 @@ def test_a_file_that_shrinks_while_it_is_read(
     folder: Path, monkeypatch: pytest.MonkeyPatch, alloc: Any, mode: Any, cut: int
 ) -> None:
     """Found by the read that ends early, or at the latest when the file is left."""
-    for name in ("CHUNK_BYTES", "MAPPED_CHUNK_BYTES"):
-        monkeypatch.setattr(choice, name, MIB)  # so that much is left to be read after the first chunk
+    monkeypatch.setattr(choice, "MAPPED_CHUNK_BYTES", MIB)  # so that much is left to be read after the first chunk
     if alloc != "arena" and mode == "direct":
         return
-    options: Any = {"alloc": alloc} if alloc == "map" else {"alloc": alloc, "mode": mode}
+    options: Any = {"alloc": alloc} if alloc == "map" else {"alloc": alloc, "mode": mode, "chunk_bytes": MIB}
     before = footprint(folder)
     for _ in range(3):
         save(folder / FILE, TENSORS, boundary=4096)

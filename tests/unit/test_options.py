@@ -21,7 +21,8 @@ ANYWHERE: list[tuple[dict[str, Any], str]] = [
     ({"chunk_bytes": MIB // 2}, "chunk_bytes is 524288, expected whole MiB"),
     ({"chunk_bytes": MIB + 4096}, "expected whole MiB"),
     ({"chunk_bytes": 0}, "expected whole MiB"),
-    ({"chunk_bytes": 8 * MIB, "ring_bytes": 15 * MIB}, "expected at least two chunks"),
+    ({"readers": 0}, "readers is 0, expected a number of threads, 1 or more"),
+    ({"readers": 1.5}, "readers is 1.5, expected a number of threads"),
     ({"deadline_seconds": 0}, "deadline_seconds must be over 0"),
     ({"deadline_seconds": float("nan")}, "deadline_seconds must be over 0"),
     ({"bus_threshold": 1.5}, "bus_threshold from 0 to 1"),
@@ -44,6 +45,7 @@ ON_THE_HOST: list[tuple[dict[str, Any], str]] = [
     ({"framework": "numpy", "transform": object()}, "a transform works on torch tensors"),
 ]
 ON_A_DEVICE: list[tuple[dict[str, Any], str]] = [
+    ({"chunk_bytes": 8 * MIB, "ring_bytes": 15 * MIB}, "expected at least two chunks"),
     ({"mode": "buffered"}, "no such mode for a device: 'buffered'"),
     ({"framework": "numpy"}, "numpy has no tensors on a device"),
     ({"alloc": "map"}, "is for the host"),
@@ -61,6 +63,7 @@ SENSIBLE: list[tuple[dict[str, Any], bool]] = [
     ({"alloc": "map", "stage": (0, 2), "experts": (1, 2)}, False),
     ({"alloc": "per-tensor", "mode": "buffered"}, False),
     ({"mode": "direct"}, False),
+    ({"chunk_bytes": 256 * MIB, "readers": 3}, False),
     ({"mode": "direct", "lanes": True}, True),
     ({"alloc": "per-tensor", "mode": "per-tensor"}, True),
     ({"chunk_bytes": MIB, "ring_bytes": 2 * MIB}, True),

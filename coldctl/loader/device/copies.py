@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from coldctl.loader.device.flights import Flight
 from coldctl.loader.device.protocol import Event, Stream
 from coldctl.loader.load.batch import Batch
-from coldctl.loader.load.clock import Interval, covered_seconds, overlap_share
+from coldctl.loader.load.clock import Interval, Timed, covered_seconds, overlap_share
 from coldctl.loader.load.transfers import Transfer
 from coldctl.units import format_rate
 
@@ -19,7 +19,7 @@ _PATIENCE_CHUNKS = 16
 
 
 class Copies:
-    """Every copy as an interval of device time since one base event, lane by lane.
+    """Every copy in device time since one base event, lane by lane.
 
     `begun_seconds` is the base event on the clock of time.perf_counter, as near as its recording tells.
     """
@@ -29,14 +29,15 @@ class Copies:
         self.bytes = 0
         self.lanes = lanes
         self._base = base
-        self._intervals: list[list[Interval]] = [[] for _ in range(lanes)]
+        self.by_lane: list[list[Timed]] = [[] for _ in range(lanes)]
 
     def landed(self, flight: Flight) -> Interval:
         """Count a copy that is over."""
-        interval = flight.begin.seconds_since(self._base), flight.end.seconds_since(self._base)
-        self._intervals[flight.lane].append(interval)
-        self.bytes += flight.transfer.nbytes
-        return interval
+        begin_seconds, end_seconds = flight.begin.seconds_since(self._base), flight.end.seconds_since(self._base)
+        copy = Timed(begin_seconds, end_seconds, flight.transfer.nbytes, flight.transfer.name)
+        self.by_lane[flight.lane].append(copy)
+        self.bytes += copy.nbytes
+        return copy.interval
 
     def since_base(self, event: Event) -> float:
         return event.seconds_since(self._base)
@@ -48,11 +49,11 @@ class Copies:
 
     @property
     def intervals(self) -> Iterable[Interval]:
-        return (interval for lane in self._intervals for interval in lane)
+        return (copy.interval for lane in self.by_lane for copy in lane)
 
     @property
     def overlap_share(self) -> float:
-        return overlap_share(self._intervals)
+        return overlap_share([copy.interval for copy in lane] for lane in self.by_lane)
 
 
 class PlainCopies:
@@ -60,13 +61,13 @@ class PlainCopies:
 
     def __init__(self) -> None:
         self.bytes = 0
-        self.intervals: list[Interval] = []
+        self.done: list[Timed] = []
         self._lock = threading.Lock()
 
-    def add(self, nbytes: int, interval: Interval) -> None:
+    def add(self, copy: Timed) -> None:
         with self._lock:
-            self.bytes += nbytes
-            self.intervals.append(interval)
+            self.bytes += copy.nbytes
+            self.done.append(copy)
 
 
 class Bus:

@@ -11,6 +11,7 @@ from coldctl.loader.device.flights import Flight, Flights
 from coldctl.loader.device.protocol import Bytes, Device
 from coldctl.loader.device.ring import Ring, Slot
 from coldctl.loader.load.batch import NOTHING, Batch
+from coldctl.loader.load.clock import Timed
 from coldctl.loader.load.engine import Reads, read_all
 from coldctl.loader.load.fill import Filler
 from coldctl.loader.load.place import PAGE_BYTES
@@ -157,4 +158,4 @@ def copy_plainly(device: Device, arena: Bytes, filler: Filler, transfer: Transfe
     except ColdctlError as error:
         error.locate(stage="h2d", file=transfer.source.name, tensor=transfer.name)
         raise
-    copies.add(transfer.nbytes, (begun_seconds, time.perf_counter()))
+    copies.add(Timed(begun_seconds, time.perf_counter(), transfer.nbytes, transfer.name))

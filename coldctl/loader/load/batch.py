@@ -14,7 +14,7 @@ class Batch(NamedTuple):
     """`transfers` of the tensors `wanted` into `arena` (a uint8 numpy array on the host, Bytes on a device).
 
     All numbers count the tensors of `wanted`. `lanes` gives the stream of each, or None for one stream; `layer_of` the
-    layer of each attention tensor.
+    layer of each attention tensor. `readers` is how many threads read, or None for as many as pay.
     """
 
     wanted: Sequence[Wanted]
@@ -23,6 +23,7 @@ class Batch(NamedTuple):
     arrivals: Arrivals
     lanes: Sequence[int] | None = None
     layer_of: Mapping[int, int] = {}
+    readers: int | None = None
 
 
 NOTHING = Batch((), None, (), Arrivals(0, ()))

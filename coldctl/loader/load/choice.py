@@ -10,7 +10,7 @@ from coldctl.loader.device.mapped_engine import MappedEngine
 from coldctl.loader.device.protocol import Device
 from coldctl.loader.device.ring_engine import RingEngine
 from coldctl.loader.load.engine import Engine
-from coldctl.loader.load.host import CHUNK_BYTES, HostEngine
+from coldctl.loader.load.host import HostEngine
 from coldctl.loader.load.mapping_engine import CHUNK_BYTES as MAPPED_CHUNK_BYTES
 from coldctl.loader.load.mapping_engine import MappingEngine
 from coldctl.loader.load.options import Settings
@@ -49,7 +49,7 @@ def choose(settings: Settings, device: Device | None, routes: Routes, events: Ev
     if device is None:
         if settings.alloc == "map":
             return MappingEngine(routes, events), MAPPED_CHUNK_BYTES
-        return HostEngine(routes, events), CHUNK_BYTES
+        return HostEngine(routes, events), settings.chunk_bytes
     if settings.mode == "mapped":
         return MappedEngine(device, routes, events, deadline_seconds=settings.deadline_seconds), WINDOW_BYTES
     if settings.mode == "gds":

@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 Interval = tuple[float, float]
 """Begin and end in seconds, on one clock."""
+
+
+class Timed(NamedTuple):
+    """A read or a copy: when, of how many bytes, and the first tensor that was concerned."""
+
+    begin_seconds: float
+    end_seconds: float
+    nbytes: int
+    tensor: str
+
+    @property
+    def interval(self) -> Interval:
+        return self.begin_seconds, self.end_seconds
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from coldctl.events import Events
 from coldctl.loader.load.batch import Batch
-from coldctl.loader.load.clock import Interval
+from coldctl.loader.load.clock import Timed
 from coldctl.loader.load.fill import Filler
 from coldctl.loader.load.route import Routes
 from coldctl.loader.load.transfers import Transfer
@@ -24,20 +24,20 @@ _LOOKED_AT = 8
 
 
 class Reads:
-    """What the readers of a load have done so far, over all of its runs."""
+    """What the readers of a load have done so far, over all of its runs. `by_reader` has the reads of each thread."""
 
     def __init__(self) -> None:
         self.read_bytes = 0
         self.direct_bytes = 0
         self.streams = 0
-        self.intervals: list[Interval] = []
+        self.by_reader: list[list[Timed]] = []
         self._lock = threading.Lock()
 
-    def add(self, filler: Filler, intervals: list[Interval]) -> None:
+    def add(self, filler: Filler, reads: list[Timed]) -> None:
         with self._lock:
             self.read_bytes += filler.read_bytes
             self.direct_bytes += filler.direct_bytes
-            self.intervals += intervals
+            self.by_reader.append(reads)
 
 
 Move = Callable[[Filler, Transfer], None]
@@ -65,19 +65,19 @@ def read_all(batch: Batch, move: Move, routes: Routes, reads: Reads, events: Eve
 
     @contextmanager
     def make_worker() -> Iterator[Worker[Transfer]]:
-        intervals: list[Interval] = []
+        done: list[Timed] = []
         with Filler(routes, wanted) as filler:
 
             def work(transfer: Transfer) -> Iterator[int]:
                 begun_seconds = time.perf_counter()
                 move(filler, transfer)
-                intervals.append((begun_seconds, time.perf_counter()))
+                done.append(Timed(begun_seconds, time.perf_counter(), transfer.nbytes, transfer.name))
                 yield transfer.nbytes
 
             try:
                 yield work
             finally:
-                reads.add(filler, intervals)
+                reads.add(filler, done)
 
     first, cap = _streams(batch, routes)
     reads.streams = max(reads.streams, share_out(batch.transfers, make_worker, events, first=first, cap=cap))
@@ -86,8 +86,11 @@ def read_all(batch: Batch, move: Move, routes: Routes, reads: Reads, events: Eve
 def _streams(batch: Batch, routes: Routes) -> tuple[int, int]:
     """Threads to begin with, and at most: copying from the page cache takes CPUs, and waiting for a disk takes none.
 
-    A network filesystem gets few, since its servers and clients have been seen to stall under many.
+    As many as were asked for. Else a network filesystem gets few, since its servers and clients have been seen to
+    stall under many.
     """
+    if batch.readers is not None:
+        return batch.readers, batch.readers
     cpus = len(os.sched_getaffinity(0))
     sources = {id(each.source): each.source for each in batch.transfers}.values()
     if any(routes.is_on_network(source) for source in sources):

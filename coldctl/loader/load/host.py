@@ -17,9 +17,7 @@ from coldctl.loader.load.engine import Reads, read_all
 from coldctl.loader.load.fill import Filler
 from coldctl.loader.load.route import Routes
 from coldctl.loader.load.transfers import Transfer
-from coldctl.units import MIB, format_size
-
-CHUNK_BYTES = 8 * MIB
+from coldctl.units import format_size
 
 
 def allocate(nbytes: int) -> NDArray[np.uint8]:

@@ -20,6 +20,7 @@ from coldctl.loader.load.options import Settings
 from coldctl.loader.load.planned import Planned, planned
 from coldctl.loader.load.report import Outcome, report_of
 from coldctl.loader.load.session import Prepared, Session
+from coldctl.loader.load.spans import spans_of
 from coldctl.loader.load.stream import stream
 from coldctl.loader.load.tensors import Tensor
 from coldctl.loader.order import Layers, order_facts
@@ -120,7 +121,7 @@ class Load:
             )
             return report_of(session, outcome)
 
-        return Loaded(tensors, report)
+        return Loaded(tensors, report, lambda: spans_of(session))
 
 
 class Running:

@@ -40,6 +40,7 @@ class LoadOptions(TypedDict, total=False):
     verify: bool
     exact: bool
     transform: Transform | None
+    readers: int | None
     chunk_bytes: int
     ring_bytes: int
     deadline_seconds: float
@@ -69,7 +70,9 @@ class Settings:
     - `verify`: recompute block sums in memory, and compare them with the manifest or else with the files; `exact`:
       compare every byte with the files. Both together do both.
     - `transform`: see `coldctl.loader.load.transform`.
-    - `chunk_bytes`, `ring_bytes` (modes auto, ring and direct on a GPU): the size of a pinned slot and of all of them.
+    - `readers`: how many threads read; None is as many as pay. One for `per-tensor`, and none for what is mapped warm.
+    - `chunk_bytes`: the most that one of them reads at a time into an arena; on a GPU (modes auto, ring and direct) the
+      size of a pinned slot. `ring_bytes` (there): of all slots together.
     - `deadline_seconds` (auto, ring, direct and mapped on a GPU): how long a copy may take before the load fails.
     - `bus_threshold`: the share of the calibrated rate of the bus under which mode auto falls back to plain copies.
     - `events`: progress, and a way to stop (`coldctl.events`).
@@ -88,6 +91,7 @@ class Settings:
     verify: bool = False
     exact: bool = False
     transform: Transform | None = None
+    readers: int | None = None
     chunk_bytes: int = 8 * MIB
     ring_bytes: int = 128 * MIB
     deadline_seconds: float = 60.0
@@ -110,10 +114,6 @@ class Settings:
         _one_of("alloc", self.alloc, get_args(Alloc))
         _one_of(f"mode {'for a device' if on_device else 'for the host'}", self.mode, modes)
         _one_of("framework", self.framework, get_args(Framework))
-        if on_device:
-            self._check_device()
-        else:
-            self._check_host()
         if self.transform is not None and self.framework == "numpy":
             raise UsageError("a transform works on torch tensors", hint='use framework "torch"')
         if self.transform is not None and (
@@ -129,13 +129,17 @@ class Settings:
             raise UsageError("chunk_bytes and ring_bytes are numbers of bytes")
         if self.chunk_bytes < _LEAST_CHUNK_BYTES or self.chunk_bytes % _LEAST_CHUNK_BYTES:
             raise UsageError(f"chunk_bytes is {self.chunk_bytes}, expected whole MiB, 1 or more")
-        if self.slots < _LEAST_SLOTS:
-            raise UsageError(f"ring_bytes is {self.ring_bytes}, expected at least two chunks of {self.chunk_bytes}")
+        if self.readers is not None and (not isinstance(self.readers, int) or self.readers < 1):
+            raise UsageError(f"readers is {self.readers!r}, expected a number of threads, 1 or more")
         for what, number in (("deadline_seconds", self.deadline_seconds), ("bus_threshold", self.bus_threshold)):
             if not isinstance(number, int | float):
                 raise UsageError(f"{what} is {number!r}, expected a number")
         if not self.deadline_seconds > 0 or not 0 <= self.bus_threshold <= 1:
             raise UsageError("deadline_seconds must be over 0, and bus_threshold from 0 to 1")
+        if on_device:
+            self._check_device()
+        else:
+            self._check_host()
 
     def _check_host(self) -> None:
         if self.lanes:
@@ -148,6 +152,8 @@ class Settings:
             raise UsageError("direct reads need an arena, where tensors lie as in the file", hint='use alloc="arena"')
 
     def _check_device(self) -> None:
+        if self.slots < _LEAST_SLOTS:
+            raise UsageError(f"ring_bytes is {self.ring_bytes}, expected at least two chunks of {self.chunk_bytes}")
         if self.framework == "numpy":
             raise UsageError("numpy has no tensors on a device", hint='use framework "torch"')
         if self.alloc == "map":

@@ -10,7 +10,7 @@ from coldctl.events import Events
 from coldctl.loader.device.copies import PlainCopies
 from coldctl.loader.device.protocol import Device
 from coldctl.loader.load.batch import Batch
-from coldctl.loader.load.clock import Interval
+from coldctl.loader.load.clock import Timed
 from coldctl.loader.load.engine import Reads
 from coldctl.loader.load.fill import Filler
 from coldctl.loader.load.host import refuse_without_room
@@ -27,7 +27,7 @@ class PerTensorEngine:
         self.memory: dict[int, Any] = {}
         self.plain = PlainCopies()
         self._device = device
-        self._read: list[Interval] = []
+        self._read: list[Timed] = []
         self._routes = routes
         self._events = events
 
@@ -54,7 +54,7 @@ class PerTensorEngine:
         begun_seconds = time.perf_counter()
         filler.fill(transfer, host.data)
         read_seconds = time.perf_counter()
-        self._read.append((begun_seconds, read_seconds))
+        self._read.append(Timed(begun_seconds, read_seconds, transfer.nbytes, transfer.name))
         if self._device is None:
             self.memory[transfer.first] = host
             return
@@ -66,7 +66,7 @@ class PerTensorEngine:
         except ColdctlError as error:
             error.locate(stage="h2d", file=transfer.source.name, tensor=transfer.name)
             raise
-        self.plain.add(transfer.nbytes, (read_seconds, time.perf_counter()))
+        self.plain.add(Timed(read_seconds, time.perf_counter(), transfer.nbytes, transfer.name))
         self.memory[transfer.first] = to
 
     def close(self) -> None:

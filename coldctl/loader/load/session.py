@@ -97,7 +97,7 @@ class Session:
         with self.stages.timed("plan"), collector_paused():
             parts = self._cut(placement, bounds, lanes, own=own)
         arrivals = Arrivals(len(wanted), [each for part in parts for each in part])
-        batch = Batch(wanted, arena, (), arrivals, lanes, self._attention(wanted))
+        batch = Batch(wanted, arena, (), arrivals, lanes, self._attention(wanted), self.settings.readers)
         return Prepared(batch, self._memory(placement, arena), placement, parts, bounds)
 
     def _map_or_read(self, wanted: Sequence[Wanted]) -> None:
@@ -113,7 +113,8 @@ class Session:
                 raise refused from error
             engine.close()
             self.notes.append(f"the files could not be mapped ({error.strerror}), so they were read")
-            self.engine, self._chunk_bytes = host.HostEngine(self.routes, self.settings.events), host.CHUNK_BYTES
+            self.engine = host.HostEngine(self.routes, self.settings.events)
+            self._chunk_bytes = self.settings.chunk_bytes
 
     def _cut(
         self, placement: Placement, bounds: Sequence[range], lanes: Sequence[int] | None, *, own: bool
@@ -215,13 +216,14 @@ class Session:
     def finish(self) -> None:
         """Add what the engine did to the stages."""
         engine = self.engine
-        self.stages.add("read", engine.reads.intervals, engine.reads.read_bytes)
+        read = [each.interval for reader in engine.reads.by_reader for each in reader]
+        self.stages.add("read", read, engine.reads.read_bytes)
         if isinstance(engine, RingEngine | MappedEngine):
             copies = engine.copies
             moved = [(copies.begun_seconds + begin, copies.begun_seconds + end) for begin, end in copies.intervals]
             self.stages.add("h2d", moved, copies.bytes)
         if isinstance(engine, RingEngine | MappedEngine | GdsEngine | PerTensorEngine):
-            self.stages.add("h2d", engine.plain.intervals, engine.plain.bytes)
+            self.stages.add("h2d", [each.interval for each in engine.plain.done], engine.plain.bytes)
 
     def settle(self) -> None:
         """Wait for what transforms had the device do: whoever gets their tensors may be on another stream."""

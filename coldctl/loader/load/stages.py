@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from coldctl.loader.load.clock import Interval, covered_seconds
-from coldctl.results.load import Stage
+from coldctl.results.load import Span, Stage
 
 NAMES = ("plan", "allocate", "pin", "read", "h2d", "verify")
 
@@ -34,6 +34,12 @@ class Stages:
 
     def results(self) -> tuple[Stage, ...]:
         return tuple(self._result(name) for name in NAMES if self._intervals[name])
+
+    def spans(self) -> Iterator[Span]:
+        """Every interval of every stage. Those of read and h2d are left out: readers and copies have them."""
+        for name in NAMES:
+            for begin, end in sorted(self._intervals[name] if name not in ("read", "h2d") else ()):
+                yield Span(name, name, begin - self.begun_seconds, end - begin, 0)
 
     def _result(self, name: str) -> Stage:
         intervals = self._intervals[name]
