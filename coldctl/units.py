@@ -76,6 +76,11 @@ def format_share(part: int, whole: int) -> str:
     return f"{tenths // 10}.{tenths % 10} %" if tenths % 10 else f"{tenths // 10} %"
 
 
+def format_ratio(ratio: float) -> str:
+    """A measured ratio in per cent, rounded down as `format_share` does: `79.9 %`, `104 %`."""
+    return format_share(round(ratio * 1e9), 10**9)
+
+
 def format_countdown(seconds: float) -> str:
     """What is left of an estimate, in whole seconds, rounded up: `6 s`, `4 min 07 s`."""
     whole = math.ceil(seconds)
@@ -92,3 +97,10 @@ def format_duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def format_moment(seconds: float) -> str:
+    """A duration or a point in time that may be short, or before zero: `0.042 ms`, `85 ms`, `-1.50 s`, `4 min 07 s`."""
+    if seconds < 0:
+        return f"-{format_moment(-seconds)}"
+    return f"{seconds * 1e3:.2g} ms" if seconds < 0.0995 else format_duration(seconds)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from coldctl.errors import UsageError
-from coldctl.units import parse_size
+from coldctl.units import parse_share, parse_size
 
 CheckpointPath = Annotated[
     str,
@@ -30,5 +30,13 @@ def size(text: str) -> int:
     """A size in bytes from the command line. Raises typer.BadParameter for all else."""
     try:
         return parse_size(text)
+    except UsageError as error:
+        raise typer.BadParameter(f"{error.message}: {error.hint}" if error.hint else error.message) from error
+
+
+def share(text: str) -> float:
+    """A share from 0 to 1 from the command line. Raises typer.BadParameter for all else."""
+    try:
+        return parse_share(text)
     except UsageError as error:
         raise typer.BadParameter(f"{error.message}: {error.hint}" if error.hint else error.message) from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -48,16 +48,17 @@ def open_measured(path: str, *, cells: int = 0) -> tuple[Checkpoint, Measured]:
     Raises what `open_checkpoint` raises.
     """
     located = locate(path)
-    before = _measure({member.name: member.path for member in located.members}, cells)
+    before = measure_all({member.name: member.path for member in located.members}, cells)
     return open_located(located), before
 
 
 def measure_again(checkpoint: Checkpoint) -> Measured:
     """The residency of the shards now."""
-    return _measure({shard.name: shard.path for shard in checkpoint.shards}, 0)
+    return measure_all({shard.name: shard.path for shard in checkpoint.shards})
 
 
-def _measure(paths: dict[str, str], cells: int) -> Measured:
+def measure_all(paths: Mapping[str, str], cells: int = 0) -> Measured:
+    """The residency of the files at `paths`, by the names that they have there. Raises what opening one makes of it."""
     measured: Measured = {}
 
     def work(name: str) -> Iterator[int]:

@@ -12,6 +12,7 @@ import errno
 import fcntl
 import mmap
 import os
+import signal
 import struct
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -27,6 +28,7 @@ _libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 _libc.sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
 _libc.syncfs.argtypes = [ctypes.c_int]
+_libc.prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong]
 
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _MADV_HUGEPAGE = 14
@@ -37,6 +39,7 @@ _SYNC_FILE_RANGE_WRITE = 2
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
 _SYS_CACHESTAT = 451
+_PR_SET_PDEATHSIG = 1
 
 _FS_IOC_FIEMAP = 0xC020660B
 _FIEMAP_HEADER = struct.Struct("=QQLLLL")
@@ -238,6 +241,15 @@ def read_is_immediate(fd: int, offset: int) -> bool:
             return False
         raise
     return True
+
+
+def end_with_parent() -> None:
+    """Have the kernel kill this process as soon as its parent has ended, however that was (prctl(2), PR_SET_PDEATHSIG).
+
+    Promises nothing for a parent that ended before the call, and counts the end of the thread that started this process
+    as its parent's. A child of this process does not inherit it.
+    """
+    _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
 
 
 def xfs_allocation_group_bytes(fd: int) -> int:

@@ -224,23 +224,24 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """A GPU: its name, driver, memory, and the link to the host as the driver reports it."""
+    """A GPU: its name, driver, memory, and the link to the host as the driver reports it; null where it does not."""
 
     name: str
     driver: str | None
     cuda: str | None
-    memory_bytes: int
+    memory_bytes: int | None
     pcie_generation: int | None
     pcie_width: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What the runs were made on. `virtual` names the hypervisor; `load_average` is of the minute before they began."""
+    """What the runs were made on; null where the machine does not tell. `virtual` names the hypervisor, `cpus` counts
+    those that the process may use, and `load_average` is of the minute before the runs began."""
 
     cpu: str
     cpus: int
-    memory_bytes: int
+    memory_bytes: int | None
     kernel: str
     virtual: str | None
     filesystem: str
@@ -249,7 +250,7 @@ class HostFacts:
     block_device: str | None
     read_ahead_bytes: int | None
     transparent_huge_pages: str | None
-    load_average: float
+    load_average: float | None
     device: DeviceFacts | None
     versions: dict[str, str | None]
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coldctl.jobs.bench.host_memory import PeakSampler
+
 COLDCTL = os.fspath(Path(sys.executable).with_name("coldctl"))
-_ANON_INTERVAL_SECONDS = 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +72,8 @@ def _run(command: tuple[str, ...], watch: Watch | None = None) -> tuple[Sample, 
 
 def _peak_anon_bytes(child: subprocess.Popen[bytes]) -> int:
     """The most RssAnon seen until the child ends. It is left a zombie, so that its usage can still be asked for."""
-    peak_bytes = 0
-    while os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-        peak_bytes = max(peak_bytes, anon_bytes(child.pid))
-        time.sleep(_ANON_INTERVAL_SECONDS)
-    return peak_bytes
-
-
-def anon_bytes(pid: int) -> int:
-    """RssAnon of a process (proc_pid_status(5)); 0 once it has given its memory back."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    return 0
+    sampler = PeakSampler(child.pid)
+    sampler.start()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    sampler.stop()
+    return sampler.peak_anon_bytes

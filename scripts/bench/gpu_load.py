@@ -14,12 +14,13 @@ import argparse
 import sys
 import tempfile
 from pathlib import Path
-from statistics import median
 
+from coldctl.events import NULL
+from coldctl.jobs.bench.bus import measure_bus
+from coldctl.jobs.bench.limits_disk import measure_disk
+from coldctl.loader.format.checkpoint import open_checkpoint
 from coldctl.units import format_rate
 from scripts.bench import cache, machine
-from scripts.bench.child import run_json
-from scripts.bench.disk_rate import disk_rates
 from scripts.bench.gpu_runs import LOADERS, Runs, gpu, lacks_cuda
 from scripts.bench.report import Target, add_size, conclude, parser, print_samples
 from scripts.make_checkpoint import make_checkpoint, size_argument
@@ -38,7 +39,10 @@ def main() -> int:
     if lacking := lacks_cuda():
         print(f"gpu_load: {lacking}, so nothing was measured", file=sys.stderr)
         return LACKING
-    _, pinned = run_json(sys.executable, "-m", "scripts.bench.pinned_rate", options.device)
+    bus = measure_bus(options.device, NULL)
+    if not bus.bytes_per_second:
+        print(f"gpu_load: the bus cannot be measured, so nothing was: {bus.reason}", file=sys.stderr)
+        return LACKING
     runs = Runs(options.device, options.rounds, options.seconds)
     from_tmpfs(runs, options.size)
     disk = from_disk(runs, options.disk, options.disk_size) if options.disk else {}
@@ -47,7 +51,7 @@ def main() -> int:
         print(f"{state}:")
         print_samples(samples, runs.nbytes[state])
     print(*(f"not to be had here: {name}: {reason}" for name, reason in runs.impossible.items()), sep="\n")
-    bus_limit = max(median(rates) for rates in pinned.values())
+    bus_limit = max(bus.bytes_per_second.values())
     limits = {"tmpfs": bus_limit, "warm": bus_limit, "cold": min(bus_limit, max(disk.values(), default=bus_limit))}
     return conclude(
         "gpu_load",
@@ -56,7 +60,7 @@ def main() -> int:
         {f"{state}: {name}": each for state, samples in runs.samples.items() for name, each in samples.items()},
         [*(share(runs, state, limits[state]) for state in runs.samples), verification(runs), right(runs)],
         bytes=runs.nbytes,
-        pinned_bytes_per_second=pinned,
+        pinned_bytes_per_second=bus.bytes_per_second,
         disk_bytes_per_second=disk,
         impossible=runs.impossible,
         reports=runs.reports,
@@ -84,13 +88,13 @@ def from_tmpfs(runs: Runs, size_bytes: int) -> None:
 
 
 def from_disk(runs: Runs, disk: Path, size_bytes: int) -> dict[str, float]:
-    """Measure loads from `disk`, and return what the disk gives."""
+    """Measure loads from `disk`, and return what the disk gives, by the way of reading."""
     with tempfile.TemporaryDirectory(prefix="coldctl-bench-", dir=disk) as folder:
         files = make_checkpoint(Path(folder), shape="llama", size_bytes=size_bytes, shard_bytes=5_000_000_000)
-        rates = disk_rates(files)
+        rates = measure_disk(open_checkpoint(folder), NULL)
         runs.measure("cold", Path(folder), COLD, lambda: cache.make_cold(files))
         runs.measure("warm", Path(folder), WARM, lambda: cache.make_warm(files))
-    return rates
+    return {way: rate for way, rate in (("direct", rates.direct), ("buffered", rates.buffered)) if rate}
 
 
 def share(runs: Runs, state: str, limit_bytes_per_second: float) -> Target:

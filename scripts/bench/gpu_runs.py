@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
@@ -10,9 +9,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from coldctl.jobs.bench.content import content_sum
+from coldctl.jobs.bench.device_facts import device_facts
+from coldctl.jobs.bench.device_samples import device_uuid
 from scripts.bench.child import Sample
 from scripts.bench.host_loaders import shards
-from scripts.bench.load_once import WORD_BYTES
 from scripts.bench.pairs import interleave
 
 Load = Callable[[Path, str], Mapping[str, Any]]
@@ -70,7 +71,7 @@ class Runs:
         self._until_seconds = time.monotonic() + seconds
 
     def measure(self, state: str, folder: Path, names: Iterable[str], prepare: Callable[[], None]) -> None:
-        expected = total(safetensors_load(folder, "cpu"))
+        expected = content_sum(safetensors_load(folder, "cpu").values())
         possible = [name for name in names if self._try(state, folder, name, prepare, expected)]
 
         def contender(name: str) -> Callable[[], Sample]:
@@ -88,7 +89,7 @@ class Runs:
         """One load that does not count, its bytes compared with the files'. Whatever goes wrong, the others go on."""
         try:
             _, tensors = self._load(state, folder, name, prepare)
-            if total(tensors) == expected:
+            if content_sum(tensors.values()) == expected:
                 return True
             self.wrong.append(f"{state}: {name}")
         except Exception as error:
@@ -114,20 +115,6 @@ class Runs:
         return sample, tensors
 
 
-def total(tensors: Mapping[str, Any]) -> int:
-    """The sum of all bytes as load_once takes it, computed where the tensors are."""
-    return sum(_sum_of(tensor) for tensor in tensors.values()) % 2**64
-
-
-def _sum_of(tensor: Any) -> int:
-    import torch
-
-    octets = tensor.reshape(-1).view(torch.uint8)
-    words_end = octets.numel() // WORD_BYTES * WORD_BYTES
-    words = int(octets[:words_end].view(torch.int64).sum())
-    return words + int.from_bytes(octets[words_end:].cpu().numpy().tobytes(), "little")
-
-
 def lacks_cuda() -> str | None:
     """What is missing for a load into a CUDA device, if anything is."""
     try:
@@ -141,6 +128,6 @@ def gpu(device: str) -> dict[str, object]:
     """For the machine's description: the device, its driver, and torch's CUDA."""
     import torch
 
-    command = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0")
-    driver = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-    return {"gpu": torch.cuda.get_device_name(device), "driver": driver, "cuda": torch.version.cuda}
+    facts = device_facts(device_uuid(device))
+    name, driver = (facts.name, facts.driver) if facts else (torch.cuda.get_device_name(device), None)
+    return {"gpu": name, "driver": driver, "cuda": torch.version.cuda}

@@ -8,19 +8,15 @@ Each is called as its own documentation says, with its own defaults where its na
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from coldctl.jobs.bench import peers
+from coldctl.jobs.bench.peers import Loaded
+
 TENSORIZER_FILE = "model.tensors"
-
-
-class Loaded(NamedTuple):
-    """Tensors by name, and the object that owns their memory where they do not."""
-
-    tensors: Mapping[str, Any]
-    owner: object = None
 
 
 Load = Callable[[Path], Loaded]
@@ -70,37 +66,22 @@ def safetensors_by_tensor() -> Load:
 
 def fastsafetensors(direct: bool) -> Load:
     os.environ["FASTSAFETENSORS_ODIRECT"] = "1" if direct else "0"
-    from fastsafetensors import fastsafe_open
-
-    def load(folder: Path) -> Loaded:
-        file = fastsafe_open(shards(folder), device="cpu", nogds=True)
-        return Loaded({name: file.get_tensor(name) for name in file.keys()}, owner=file)  # noqa: SIM118
-
-    return load
+    return of_shards(peers.fastsafetensors())
 
 
 def runai(strategy: str | None = None) -> Load:
-    """The tensors are owned by the caller, which has been the streamer's default since 0.17.1: no copy is due."""
     if strategy:
         os.environ["RUNAI_STREAMER_FS_STRATEGY"] = strategy
-    from runai_model_streamer import SafetensorsStreamer
+    return of_shards(peers.runai())
 
-    def load(folder: Path) -> Loaded:
-        with SafetensorsStreamer() as streamer:
-            streamer.stream_files(shards(folder), device="cpu")
-            return Loaded(dict(streamer.get_tensors()))
 
-    return load
+def of_shards(load: peers.Load) -> Load:
+    return lambda folder: load(shards(folder), "cpu")
 
 
 def tensorizer() -> Load:
-    from tensorizer import TensorDeserializer
-
-    def load(folder: Path) -> Loaded:
-        file = TensorDeserializer(folder / TENSORIZER_FILE, device="cpu")
-        return Loaded({name: file[name] for name in file}, owner=file)
-
-    return load
+    load = peers.tensorizer()
+    return lambda folder: load([os.fspath(folder / TENSORIZER_FILE)], "cpu")
 
 
 class Loader(NamedTuple):

@@ -11,32 +11,27 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import sys
 import time
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 
-from scripts.bench.child import anon_bytes
+from coldctl.jobs.bench.content import content_sum
+from coldctl.loader.host.memory import rss_anon_bytes
 from scripts.bench.host_loaders import LOADERS
-
-WORD_BYTES = 8
 
 
 def main() -> None:
     name, folder = sys.argv[1], Path(sys.argv[2])
     load = LOADERS[name].imported()
-    total([torch.zeros(WORD_BYTES)])
+    content_sum([torch.zeros(1)])  # what the sum itself imports is not the load's
     gc.collect()  # what the imports left over is no loader's to look through
-    imports_bytes = anon_bytes(os.getpid())
+    imports_bytes = rss_anon_bytes()
     clock = Clock()
     tensors, _owner = load(folder)
     loaded = clock.read()
-    checksum = total(tensors.values())
+    checksum = content_sum(tensors.values())
     result = {
         "loaded": loaded,
         "touched": clock.read(),
@@ -57,17 +52,6 @@ class Clock:
     def read(self) -> dict[str, float]:
         seconds, cpu_seconds = self._start
         return {"seconds": time.perf_counter() - seconds, "cpu_seconds": time.process_time() - cpu_seconds}
-
-
-def total(tensors: Iterable[Any]) -> int:
-    return sum(_sum_of(tensor) for tensor in tensors) % 2**64
-
-
-def _sum_of(tensor: Any) -> int:
-    octets = tensor.reshape(-1).view(torch.uint8).numpy()
-    words_end = octets.size // WORD_BYTES * WORD_BYTES
-    words = int(octets[:words_end].view(np.uint64).sum(dtype=np.uint64))
-    return words + int.from_bytes(octets[words_end:].tobytes(), "little")
 
 
 if __name__ == "__main__":

@@ -6,9 +6,10 @@ import os
 import platform
 import subprocess
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from coldctl.jobs.bench.host_facts import host_facts
+from coldctl.jobs.bench.versions import version_of
 from scripts.bench import guest_memory
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,45 +18,32 @@ PACKAGES = ("coldctl", "blake3", "msgspec", "numpy", "safetensors", "typer", "ri
 
 def describe(folder: Path, *more_packages: str) -> dict[str, object]:
     """This machine, the filesystem that holds `folder`, the commit and the versions in use, and the date."""
+    host = host_facts(os.fspath(folder))
     return {
-        "cpu": _field("/proc/cpuinfo", "model name"),
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_bytes": int(_field("/proc/meminfo", "MemTotal").removesuffix(" kB")) * 1024,
-        "kernel": platform.release(),
-        "filesystem": _filesystem(folder),
+        "cpu": host.cpu,
+        "cores": host.cpus,
+        "memory_bytes": host.memory_bytes,
+        "kernel": host.kernel,
+        "filesystem": host.filesystem,
         "free_page_reporting": guest_memory.state(),
         "commit": _commit(ROOT),
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in dict.fromkeys((*PACKAGES, *more_packages))},
+        "packages": {name: version_of(name) for name in dict.fromkeys((*PACKAGES, *more_packages))},
         "date": datetime.now(UTC).date().isoformat(),
     }
 
 
-def _version(package: str) -> str | None:
-    """None for what runs from its sources, or is not installed."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _field(path: str, name: str) -> str:
-    for line in Path(path).read_text().splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == name:
-            return value.strip()
-    return "unknown"
-
-
-def _filesystem(folder: Path) -> str:
-    command = ("findmnt", "--noheadings", "--output", "FSTYPE", "--target", os.fspath(folder))
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
 def _commit(repository: Path) -> str:
-    """The short hash of what is checked out, with "-dirty" when tracked files differ; unknown outside a repository."""
-    command = ("git", "-C", os.fspath(repository), "describe", "--always", "--dirty", "--exclude=*")
+    """The short hash of what is checked out, with "-dirty" when tracked files differ that are no results; unknown
+    outside a repository."""
+    git = ("git", "-C", os.fspath(repository))
+    changes = (*git, "status", "--porcelain", "--untracked-files=no", "--", ":(exclude)scripts/bench/results")
     try:
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+        commit = _printed(*git, "rev-parse", "--short", "HEAD")
+        return f"{commit}-dirty" if _printed(*changes) else commit
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+
+
+def _printed(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()

@@ -4,26 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
-import numpy as np
-
+from coldctl.jobs.bench.spread import median_ratio
 from scripts.bench.child import Sample
 
-_RESAMPLES = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """The median of paired ratios, with the bootstrap's 95 % bounds of that median."""
-
-    median: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.median:.3f} (95 %: {self.low:.3f} to {self.high:.3f})"
+__all__ = ["interleave", "median_ratio"]
 
 
 def interleave(
@@ -42,11 +28,3 @@ def interleave(
             samples[name].append(contenders[name]())
         names.reverse()
     return samples
-
-
-def median_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Ratio:
-    """The median of numerator / denominator over the rounds. The resampling is seeded: same samples, same bounds."""
-    ratios = np.array(numerators) / np.array(denominators)
-    picks = np.random.default_rng(0).integers(0, len(ratios), size=(_RESAMPLES, len(ratios)))
-    low, high = np.quantile(np.median(ratios[picks], axis=1), (0.025, 0.975))
-    return Ratio(float(np.median(ratios)), float(low), float(high))

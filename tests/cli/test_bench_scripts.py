@@ -13,10 +13,8 @@ from typing import Any
 import pytest
 
 from scripts.bench.child import Sample, run, run_watching_memory
-from scripts.bench.disk_rate import disk_rates
 from scripts.bench.loads import DiffersError, Loads
-from scripts.bench.pairs import interleave, median_ratio
-from scripts.bench.ramdisk import ram_disk
+from scripts.bench.pairs import interleave
 from scripts.make_checkpoint import make_checkpoint
 from tests.filesystems import need
 
@@ -46,7 +44,7 @@ def bench(name: str, report: Path, *arguments: str) -> Any:
 
 @pytest.mark.root
 def test_repack_vs_cp(tmp_path: Path) -> None:
-    need("mkfs.ext4", "fincore", "findmnt")
+    need("mkfs.ext4", "fincore")
     document = bench("repack_vs_cp", tmp_path / "report.json", "--size", "16MiB")
     assert set(document["samples"]) == {"coldctl repack", "cp + sync", "coldctl repack --dry-run"}
     assert document["machine"]["filesystem"] == "ext4"
@@ -54,20 +52,19 @@ def test_repack_vs_cp(tmp_path: Path) -> None:
 
 @pytest.mark.root
 def test_prewarm_vs_tools(tmp_path: Path) -> None:
-    need("mkfs.ext4", "fincore", "findmnt", "vmtouch")
+    need("mkfs.ext4", "fincore", "vmtouch")
     document = bench("prewarm_vs_tools", tmp_path / "report.json", "--size", "16MiB")
     assert set(document["samples"]) >= {"coldctl prewarm", "cat", "dd bs=1M", "vmtouch -t"}
     assert len(document["targets"]) == 2
 
 
 def test_verify_vs_limit(tmp_path: Path) -> None:
-    need("fincore", "findmnt")
+    need("fincore")
     document = bench("verify_vs_limit", tmp_path / "report.json", "--size", "16MiB", "--folder", str(tmp_path))
     assert set(document["samples"]) == {"coldctl verify", "copy + hash"}
 
 
 def test_memory(tmp_path: Path) -> None:
-    need("findmnt")
     sizes = ("--size", "4MiB", "8MiB", "--folder", str(tmp_path))
     document = bench("memory", tmp_path / "report.json", *sizes)
     assert [len(samples) for samples in document["samples"].values()] == [2, 2]
@@ -76,14 +73,13 @@ def test_memory(tmp_path: Path) -> None:
 
 
 def test_startup(tmp_path: Path) -> None:
-    need("findmnt")
     document = bench("startup", tmp_path / "report.json", "--size", "16MiB", "--tensors", "2000")
     assert set(document["samples"]) == {"coldctl --version", "python -c pass", "coldctl status"}
 
 
 @pytest.mark.root
 def test_load_vs_peers(tmp_path: Path) -> None:
-    need("mkfs.ext4", "fincore", "findmnt")
+    need("mkfs.ext4", "fincore")
     document = bench("load_vs_peers", tmp_path / "report.json", "--size", "4MiB")
     loaders = {"coldctl map", "coldctl arena", "safetensors mmap", "safetensors pread"}
     assert set(document["samples"]) >= {f"{state}: {name}" for state in ("warm", "cold") for name in loaders}
@@ -100,7 +96,7 @@ def test_load_vs_peers(tmp_path: Path) -> None:
 
 @pytest.mark.root
 def test_small_tensors(tmp_path: Path) -> None:
-    need("mkfs.ext4", "fincore", "findmnt")
+    need("mkfs.ext4", "fincore")
     document = bench("small_tensors", tmp_path / "report.json", "--size", "8MiB", "--tensors", "2000")
     assert set(document["samples"]) == {"coldctl arena", "safetensors by tensor"}
     assert document["tensors"] == 2000
@@ -108,10 +104,10 @@ def test_small_tensors(tmp_path: Path) -> None:
 
 
 def test_a_load_is_summed_up_and_one_of_other_bytes_is_not_compared(tmp_path: Path) -> None:
-    (path,) = make_checkpoint(tmp_path / "one", shape="llama", size_bytes=4 * MIB, shard_bytes=4 * MIB)
-    make_checkpoint(tmp_path / "other", shape="llama", size_bytes=4 * MIB, shard_bytes=4 * MIB, seed=1)
+    (path,) = make_checkpoint(tmp_path / "one", shape="llama", size_bytes=16 * MIB, shard_bytes=16 * MIB)
+    make_checkpoint(tmp_path / "other", shape="llama", size_bytes=16 * MIB, shard_bytes=16 * MIB, seed=1)
     loads = Loads(tmp_path / "one")
-    assert loads.memory_bytes("safetensors pread") >= 3 * MIB
+    assert loads.memory_bytes("safetensors pread") >= 12 * MIB  # some of it is memory that imports gave back
     content = path.read_bytes()
     header_end = 8 + int.from_bytes(content[:8], "little")
     tensors = [entry["data_offsets"] for name, entry in json.loads(content[8:header_end]).items() if name[0] != "_"]
@@ -135,17 +131,6 @@ def test_gpu_load_without_a_gpu_measures_nothing_and_exits_5(tmp_path: Path) -> 
     assert "sees no CUDA device, so nothing was measured" in done.stderr
 
 
-@pytest.mark.root
-def test_the_rate_of_a_disk_is_had_in_every_way() -> None:
-    need("mkfs.ext4", "fincore")
-    with ram_disk(16 * MIB) as disk:
-        path = disk / "file"
-        path.write_bytes(bytes(9 * MIB + 100))  # more than a piece, and its end is no whole page
-        rates = disk_rates([path])
-    assert set(rates) == {*(f"direct, {depth} at a time" for depth in (1, 4, 16, 32)), "buffered"}
-    assert all(rate > 0 for rate in rates.values())
-
-
 def test_rounds_alternate_and_keep_every_sample() -> None:
     ran = []
 
@@ -163,19 +148,6 @@ def test_no_round_but_the_first_begins_too_late() -> None:
     contenders = {"a": lambda: Sample(1.0, 0.0), "b": lambda: Sample(1.0, 0.0)}
     samples = interleave(contenders, 3, until_seconds=time.monotonic() - 1)
     assert {name: len(runs) for name, runs in samples.items()} == {"a": 1, "b": 1}
-
-
-def test_median_ratio_is_paired_and_its_bounds_repeat() -> None:
-    numerators, denominators = [2.0, 30.0, 4.0, 8.0, 10.0], [1.0, 10.0, 4.0, 4.0, 5.0]
-    ratio = median_ratio(numerators, denominators)
-    assert ratio.median == 2
-    assert 1 <= ratio.low <= 2 <= ratio.high <= 3
-    assert median_ratio(numerators, denominators) == ratio
-
-
-def test_equal_pairs_have_no_spread() -> None:
-    ratio = median_ratio([3.0] * 15, [2.0] * 15)
-    assert (ratio.median, ratio.low, ratio.high) == (1.5, 1.5, 1.5)
 
 
 def test_memory_of_a_child_is_seen() -> None:

@@ -17,13 +17,30 @@ from tests.cli.process import Run
 VALUES: dict[str, tuple[str, Any, list[str], Any]] = {
     "align": ("every", "every", ["--align", "page"], "page"),
     "order": ("layers", "layers", ["--order", "file"], "file"),
+    "bench order": ("layers,name", ("layers", "name"), ["--order", "file"], ("file",)),
     "shard_size": ("2GiB", 2 << 30, ["--shard-size", "3MB"], 3_000_000),
     "loader": ("vllm", "vllm", ["--loader", "sglang"], "sglang"),
     "budget": ("60%", "60%", ["--budget", "none"], "none"),
     "jobs": ("3", 3, ["--jobs", "4"], 4),
     "digests": ("0", False, ["--digests"], True),
+    "device": ("cpu", "cpu", ["--device", "cuda:1"], "cuda:1"),
+    "mode": ("auto,map", ("auto", "map"), ["--mode", "ring"], ("ring",)),
+    "streams": ("1, 4", (1, 4), ["--streams", "2"], (2,)),
+    "chunk": ("1MiB,8MiB", (1 << 20, 8 << 20), ["--chunk", "64MiB"], (64 << 20,)),
+    "rounds": ("15", 15, ["--rounds", "2"], 2),
+    "cache": ("warm", ("warm",), ["--cache", "cold,warm"], ("cold", "warm")),
+    "compare": ("safetensors", ("safetensors",), ["--compare", "runai,torch"], ("runai", "torch")),
+    "first_layers": ("2", 2, ["--first-layers", "3"], 3),
+    "memory_fraction": ("50%", 0.5, ["--memory-fraction", "0.25"], 0.25),
+    "max_split_size": ("128MiB", 128 << 20, ["--max-split-size", "64MiB"], 64 << 20),
+    "trace": ("a.json", "a.json", ["--trace", "b.json"], "b.json"),
+    "report": ("a.html", "a.html", ["--report", "b.html"], "b.html"),
+    "baseline": ("a.json", "a.json", ["--baseline", "b.json"], "b.json"),
+    "max_regression": ("20%", 0.2, ["--max-regression", "0.3"], 0.3),
 }
-FLAGS = ("force", "dry_run", "json", "quiet", "strict", "all_or_nothing")
+FLAGS = ("force", "dry_run", "json", "quiet", "strict", "all_or_nothing", "sweep", "verify")
+# Names of files, and what the job knows best.
+TAKE_ANY_TEXT = ("loader", "budget", "json", "device", "mode", "compare", "trace", "report", "baseline")
 
 GROUP: Any = typer.main.get_command(build())
 OPTIONS = [
@@ -41,6 +58,12 @@ def parse(command: str, *options: str) -> dict[str, Any]:
     return parsed
 
 
+def values_of(command: str, option: str) -> tuple[str, Any, list[str], Any]:
+    if option in FLAGS:
+        return "1", True, [], True
+    return VALUES.get(f"{command} {option}") or VALUES[option]
+
+
 @pytest.fixture(autouse=True)
 def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("COLDCTL_")]:
@@ -49,8 +72,7 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("command", "option"), OPTIONS)
 def test_a_variable_sets_the_option(monkeypatch: pytest.MonkeyPatch, command: str, option: str) -> None:
-    text, meaning, _, _ = VALUES.get(option, ("1", True, [], True))
-    assert option in VALUES or option in FLAGS
+    text, meaning, _, _ = values_of(command, option)
     assert parse(command)[option] != meaning
     monkeypatch.setenv(f"COLDCTL_{command.upper()}_{option.upper()}", text)
     assert parse(command)[option] == meaning
@@ -58,7 +80,7 @@ def test_a_variable_sets_the_option(monkeypatch: pytest.MonkeyPatch, command: st
 
 @pytest.mark.parametrize(("command", "option"), [pair for pair in OPTIONS if pair[1] in VALUES])
 def test_the_flag_wins_over_the_variable(monkeypatch: pytest.MonkeyPatch, command: str, option: str) -> None:
-    text, _, flag, meaning = VALUES[option]
+    text, _, flag, meaning = values_of(command, option)
     monkeypatch.setenv(f"COLDCTL_{command.upper()}_{option.upper()}", text)
     assert parse(command, *flag)[option] == meaning
 
@@ -80,11 +102,7 @@ def test_an_empty_variable_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch, c
 @pytest.mark.parametrize(
     "variable",
     [
-        *(
-            f"COLDCTL_{command.upper()}_{option.upper()}"
-            for command, option in OPTIONS
-            if option not in ("loader", "budget", "json")
-        ),
+        *(f"COLDCTL_{command.upper()}_{option.upper()}" for command, option in OPTIONS if option not in TAKE_ANY_TEXT),
         "COLDCTL_DEBUG",
         "COLDCTL_PROGRESS_SECONDS",
         "COLDCTL_LOG_FORMAT",

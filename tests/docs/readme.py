@@ -1,7 +1,8 @@
 """Runs the commands of README.md in order, as a reader would, and compares or rewrites what it says they print.
 
 A block that begins with ```console is a session: lines that start with "$ " are commands, which go on in lines that
-start with "> ", and the rest is their output.
+start with "> ", and the rest is their output. One that begins with ```console measured prints what differs from run to
+run: of that only the ways to load that were compared must be the same.
 Parts between `<!-- generated: NAME -->` and `<!-- end -->` come from the code. To rewrite README.md after a change:
 
     python -m tests.docs.readme
@@ -21,13 +22,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from coldctl.cli.exits import meanings
+from coldctl.cli.invocation import COMMANDS
 from coldctl.engines import ENGINES, Engine
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 RESULTS = ROOT / "scripts" / "bench" / "results"
 
-_SESSION = re.compile(r"```console\n(.*?)```", re.DOTALL)
+_SESSION = re.compile(r"```(console|console measured)\n(.*?)```", re.DOTALL)
+_COMPARED = re.compile(r"^(\S.*?)  +(cold|warm)  ", re.MULTILINE)
 _GENERATED = re.compile(r"(<!-- generated: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 _VARYING = (
@@ -51,18 +54,26 @@ _MORE = re.compile(r"^>( |$)", re.MULTILINE)
 class Step(NamedTuple):
     command: str
     output: str
+    measured: bool = False
+
+    @property
+    def constant(self) -> str:
+        """The part of the output that is the same in every run."""
+        if self.measured:
+            return "\n".join(" ".join(match.groups()) for match in _COMPARED.finditer(self.output))
+        return varying_replaced(self.output)
 
 
 def sessions(text: str) -> list[list[Step]]:
     """The commands of each session in `text`, each with the output that stands below it."""
-    return [list(_steps(match[1])) for match in _SESSION.finditer(text)]
+    return [list(_steps(match[2], measured=match[1] != "console")) for match in _SESSION.finditer(text)]
 
 
 def run_all(text: str) -> list[list[Step]]:
     """The same sessions with what the commands print now, all of them in one fresh folder with the repo's scripts."""
     with tempfile.TemporaryDirectory(prefix="coldctl-readme-") as folder:
         (Path(folder) / "scripts").symlink_to(ROOT / "scripts")
-        return [[_run(step.command, folder) for step in steps] for steps in sessions(text)]
+        return [[_run(step, folder) for step in steps] for steps in sessions(text)]
 
 
 def varying_replaced(output: str) -> str:
@@ -113,24 +124,24 @@ def generated_parts(text: str) -> dict[str, str]:
 def rewritten(text: str) -> str:
     """README.md with fresh outputs and generated parts."""
     fresh = iter(run_all(text))
-    text = _SESSION.sub(lambda _: "```console\n" + "".join(map(_as_text, next(fresh))) + "```", text)
+    text = _SESSION.sub(lambda match: f"```{match[1]}\n" + "".join(map(_as_text, next(fresh))) + "```", text)
     return _GENERATED.sub(lambda match: match[1] + generated(match[2]) + match[4], text)
 
 
-def _steps(block: str) -> Iterator[Step]:
+def _steps(block: str, *, measured: bool) -> Iterator[Step]:
     for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
         first, *lines = part.splitlines(keepends=True)
         more = list(itertools.takewhile(lambda line: _MORE.match(line), lines))
         command = "".join([first, *(_MORE.sub("", line) for line in more)]).removesuffix("\n")
-        yield Step(command, "".join(lines[len(more) :]))
+        yield Step(command, "".join(lines[len(more) :]), measured)
 
 
-def _run(command: str, folder: str) -> Step:
-    quiet = {f"COLDCTL_{name}_QUIET": "1" for name in ("REPACK", "VERIFY", "PREWARM", "EVICT", "STATUS")}
+def _run(step: Step, folder: str) -> Step:
+    quiet = {f"COLDCTL_{name.upper()}_QUIET": "1" for name in COMMANDS}
     plain = {key: value for key, value in os.environ.items() if key not in ("GITHUB_ACTIONS", "FORCE_COLOR")}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
-        ["bash", "-c", command],
+        ["bash", "-c", step.command],
         cwd=folder,
         env={**plain, **quiet, "PATH": path, "LC_ALL": "C.UTF-8"},
         stdin=subprocess.DEVNULL,
@@ -139,7 +150,7 @@ def _run(command: str, folder: str) -> Step:
         text=True,
         check=False,
     )
-    return Step(command, done.stdout)
+    return step._replace(output=done.stdout)
 
 
 def _as_text(step: Step) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from coldctl.cli.invocation import COMMANDS
-from tests.docs.readme import README, generated, generated_parts, run_all, sessions, varying_replaced
+from tests.docs.readme import README, generated, generated_parts, run_all, sessions
 
 TEXT = README.read_text()
 
@@ -13,7 +13,13 @@ TEXT = README.read_text()
 def test_commands_print_what_the_readme_says() -> None:
     for said, ran in zip(sessions(TEXT), run_all(TEXT), strict=True):
         for step, fresh in zip(said, ran, strict=True):
-            assert varying_replaced(fresh.output) == varying_replaced(step.output), step.command
+            assert fresh.constant == step.constant, step.command
+
+
+def test_what_was_measured_names_what_it_compared() -> None:
+    measured = [step for steps in sessions(TEXT) for step in steps if step.measured]
+    assert measured
+    assert all(step.constant for step in measured)
 
 
 def test_generated_parts_are_fresh() -> None:

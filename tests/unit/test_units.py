@@ -10,7 +10,9 @@ from coldctl.errors import UsageError
 from coldctl.units import (
     format_countdown,
     format_duration,
+    format_moment,
     format_rate,
+    format_ratio,
     format_share,
     format_size,
     parse_share,
@@ -137,3 +139,28 @@ def test_a_duration_is_printed(seconds: float, text: str) -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0 s"), (5.2, "6 s"), (59.5, "1 min 00 s"), (61, "1 min 01 s")])
 def test_what_is_left_is_rounded_up_to_seconds(seconds: float, text: str) -> None:
     assert format_countdown(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [(0.0, "0 %"), (0.8, "80 %"), (0.7279, "72.7 %"), (0.9999, "99.9 %"), (1.0, "100 %"), (1.04, "104 %")],
+)
+def test_a_measured_ratio_is_rounded_down(ratio: float, text: str) -> None:
+    assert format_ratio(ratio) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0 ms"),
+        (0.000042, "0.042 ms"),
+        (0.0849, "85 ms"),
+        (0.0994, "99 ms"),
+        (0.0996, "0.10 s"),
+        (-1.5, "-1.50 s"),
+        (-0.02, "-20 ms"),
+        (247.0, "4 min 07 s"),
+    ],
+)
+def test_a_moment_may_be_short_or_before_zero(seconds: float, text: str) -> None:
+    assert format_moment(seconds) == text

@@ -16,7 +16,7 @@ from coldctl.loader.pages.residency import Residency, measure
 from coldctl.loader.regular import opened
 
 _PAUSES_SECONDS = (0.0, 0.02, 0.1, 0.4, 1.0)
-_IN_MEMORY = {"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"}
+IN_MEMORY = {"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def evict(path: str) -> Evicted:
             # Length 0 means to the end of the file: any other length leaves a last page that is not whole.
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             residency = measure(path)
-            if not residency.resident_bytes or filesystem in _IN_MEMORY:
+            if not residency.resident_bytes or filesystem in IN_MEMORY:
                 break
             holders = _holders(path, status)
             if holders:
@@ -54,7 +54,7 @@ def evict(path: str) -> Evicted:
     if stayed == 0:
         return Evicted(0, (), residency)
     reasons = [unwritten] if unwritten else []
-    reasons += [f"pages of {filesystem} are the file itself"] if filesystem in _IN_MEMORY else holders
+    reasons += [f"pages of {filesystem} are the file itself"] if filesystem in IN_MEMORY else holders
     if stayed and not reasons:
         reasons = ["being read or written, or mapped or locked by a process that this user cannot see"]
     return Evicted(stayed, tuple(reasons), residency)

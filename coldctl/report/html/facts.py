@@ -1,0 +1,58 @@
+"""What several parts of the page ask of a result."""
+
+from __future__ import annotations
+
+import statistics
+
+from coldctl.report.html.markup import Safe, element, join
+from coldctl.results.bench import BenchResult, BenchRun, CacheState, Limits, Summary
+
+LIMITS = {
+    "disk_direct": "disk, direct reads",
+    "disk_buffered": "disk, buffered reads",
+    "memcpy": "memory copy",
+    "h2d_1": "host to device, 1 stream",
+    "h2d_2": "host to device, 2 streams",
+    "h2d_4": "host to device, 4 streams",
+}
+
+
+def limit_rate(limits: Limits, name: str | None) -> float | None:
+    """The rate of a limit by its name, in bytes per second."""
+    rate: float | None = getattr(limits, f"{name}_bytes_per_second") if name in LIMITS else None
+    return rate
+
+
+def limit_words(name: str) -> str:
+    return LIMITS.get(name, name)
+
+
+def peers(result: BenchResult) -> set[str]:
+    return {contender.name for contender in result.contenders if contender.kind == "peer"}
+
+
+def ranked(result: BenchResult, cache: CacheState) -> list[Summary]:
+    """The summaries of one cache state, the lowest median first, and last those of which no run succeeded."""
+    chosen = [summary for summary in result.summaries if summary.cache == cache]
+    return sorted(chosen, key=lambda each: float("inf") if each.median_seconds is None else each.median_seconds)
+
+
+def runs_of(result: BenchResult, contender: str, cache: CacheState | None = None) -> list[BenchRun]:
+    """The runs of a contender that succeeded."""
+    return [
+        run
+        for run in result.runs
+        if run.contender == contender and cache in (None, run.cache) and run.error is None and run.seconds is not None
+    ]
+
+
+def median_of(values: list[float | None]) -> float | None:
+    """The median of what was measured, if anything was."""
+    measured = [value for value in values if value is not None]
+    return statistics.median(measured) if measured else None
+
+
+def name_of(contender: str, others: set[str]) -> Safe:
+    """A contender's name, marked when it is a peer."""
+    tag = element("span", "peer", class_="tag") if contender in others else None
+    return join([element("span", contender, class_="name"), tag], separator=" ")

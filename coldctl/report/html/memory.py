@@ -1,0 +1,40 @@
+"""The host memory that each way to load took."""
+
+from __future__ import annotations
+
+from coldctl.report.html.chart import Row, bar, chart, legend, patch
+from coldctl.report.html.facts import name_of, peers, runs_of
+from coldctl.report.html.markup import NOTHING, Safe, join
+from coldctl.report.html.scale import Scale, linear
+from coldctl.report.html.section import section
+from coldctl.results.bench import BenchResult, HostMemory
+from coldctl.units import GIB, format_size
+
+
+def memory_section(result: BenchResult) -> Safe:
+    peaks = {contender.name: _peak(result, contender.name) for contender in result.contenders}
+    measured = {name: peak for name, peak in peaks.items() if peak}
+    if not measured:
+        return NOTHING
+    scale = linear(peak.peak_anon_bytes / GIB for peak in measured.values())
+    others = peers(result)
+    rows = [_row(name, measured[name], scale, others) for name in measured]
+    return section(
+        "Host memory",
+        "Anonymous memory of the loading process at its peak, the highest of all runs. Pages of the page cache are not "
+        "in it: a mapping shows little here and fills the cache instead.",
+        legend((patch("prepare"), "taken by the imports"), (patch("fill"), "taken by the load")),
+        chart(rows, scale, "GiB", label="Host memory at its peak"),
+    )
+
+
+def _peak(result: BenchResult, contender: str) -> HostMemory | None:
+    measured = [run.host_memory for run in runs_of(result, contender) if run.host_memory]
+    return max(measured, key=lambda each: each.peak_anon_bytes, default=None)
+
+
+def _row(name: str, memory: HostMemory, scale: Scale, others: set[str]) -> Row:
+    before, peak = scale.at(memory.before_anon_bytes / GIB), scale.at(memory.peak_anon_bytes / GIB)
+    words = f"{name}: {format_size(memory.peak_anon_bytes)}, of them {format_size(memory.before_anon_bytes)} before"
+    marks = join([bar(0, before, 10, 12, "prepare"), bar(before, max(peak, before), 10, 12, "fill")])
+    return Row(name_of(name, others), marks, format_size(memory.peak_anon_bytes), words)

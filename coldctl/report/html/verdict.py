@@ -1,0 +1,131 @@
+"""The top of the page: what was loaded, what came out, and one panel for each cache state."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+from coldctl.report.html.chart import bar, drawing, upright
+from coldctl.report.html.facts import limit_rate, limit_words, runs_of
+from coldctl.report.html.markup import Safe, element, join
+from coldctl.report.html.section import CACHES, sentence, stopped
+from coldctl.report.runs import cache_states, leading
+from coldctl.report.text.phrases import count
+from coldctl.results.bench import BenchResult, CacheState, Limits, Summary
+from coldctl.units import format_duration, format_moment, format_rate, format_ratio, format_size
+
+
+def checkpoint_name(result: BenchResult) -> str:
+    return PurePosixPath(result.path).name or result.path
+
+
+def header(result: BenchResult) -> Safe:
+    """The page's header: name, verdict in a sentence, panels and key figures."""
+    device = result.host.device
+    facts = (
+        f"{format_size(result.bytes)} in {count(result.files, 'file')}",
+        count(result.tensors, "tensor"),
+        "into host memory" if result.device == "cpu" else f"onto {device.name if device else result.device}",
+        count(result.rounds, "round"),
+        f"{format_duration(result.seconds)} in all",
+    )
+    return element(
+        "header",
+        element("p", "coldctl bench", class_="eyebrow"),
+        element("h1", checkpoint_name(result)),
+        element("p", result.path, class_="path"),
+        element("p", *(element("span", fact) for fact in facts), class_="facts"),
+        _alarm(result),
+        element("p", *_verdict(result), class_="verdict"),
+        element("div", *(_panel(result, cache) for cache in cache_states(result)), class_="panels"),
+        element("dl", *(_tile(*tile) for tile in _tiles(result)), class_="tiles"),
+    )
+
+
+def _alarm(result: BenchResult) -> Safe | None:
+    regressed = sum(each.regressed for each in result.regressions or ())
+    if not regressed:
+        return None
+    return element("p", f"▲ {count(regressed, 'regression')} against the baseline", class_="alarm")
+
+
+def _verdict(result: BenchResult) -> list[str]:
+    """One sentence; the panels give the reasons for each cache state, where there are any."""
+    reason = "" if result.bests else f" {sentence(result.best_reason)}"
+    if result.best is not None:
+        return ["The best way to load here is ", element("b", result.best), f".{reason}"]
+    if any(best.contender for best in result.bests):
+        return ["No one way is the best in every cache state."]
+    return [f"No best way can be named.{reason}"]
+
+
+def _panel(result: BenchResult, cache: CacheState) -> Safe:
+    best = next((best for best in result.bests if best.cache == cache), None)
+    summary = leading(result, cache)
+    label = "Best" if best and best.contender else "No best way named; lowest median"
+    bound = summary.bound if summary else None
+    return element(
+        "section",
+        element("h2", CACHES[cache]),
+        *([] if summary is None else [element("p", label, class_="label"), *_summary(summary, result.limits)]),
+        element("p", sentence(best.reason)) if best else None,
+        element("p", element("b", "Bound: "), stopped(bound), class_="bound") if bound else None,
+        class_=f"panel {cache}",
+    )
+
+
+def _summary(summary: Summary, limits: Limits) -> list[Safe]:
+    seconds, rate = summary.median_seconds, summary.bytes_per_second
+    figures = [
+        element("span", format_moment(seconds), class_="big") if seconds is not None else None,
+        element("span", format_rate(rate)) if rate is not None else None,
+    ]
+    return [
+        element("p", summary.contender, class_="winner"),
+        element("p", *figures, class_="figures"),
+        *([] if summary.limit_share is None else _share(summary.limit_share, summary.limit or "limit", limits)),
+    ]
+
+
+def _share(share: float, limit: str, limits: Limits) -> list[Safe]:
+    high = max(share, 1)
+    words = f"{format_ratio(share)} of its limit"
+    rate = limit_rate(limits, limit)
+    told = f"{words} ({limit_words(limit)}" + (f": {format_rate(rate)})" if rate else ")")
+    marks = join([bar(0, 100, 2, 6, "rail"), bar(0, 100 * share / high, 2, 6, "fill"), upright(100 / high, "grid")])
+    return [drawing(10, told, marks), element("p", told, class_="share")]
+
+
+def _tiles(result: BenchResult) -> list[tuple[str, str, str]]:
+    """(name, figure, remark) of what is worth a number of its own, where it was measured."""
+    done = [run for run in result.runs if run.error is None]
+    failed = len(result.runs) - len(done)
+    sums = {run.content_sum for run in done if run.content_sum}
+    tiles = [("Runs", f"{len(result.runs)}", f"{failed} failed" if failed else "none failed")]
+    if len(sums) == 1:
+        tiles.append(("Bytes", "all the same", f"sum {sums.pop()} in every run"))
+    if result.first_layers_seconds is not None:
+        tiles.append(("First layers ready", format_moment(result.first_layers_seconds), "after the load began"))
+    if result.attention_ready_seconds:
+        first, last = min(result.attention_ready_seconds), max(result.attention_ready_seconds)
+        layers = count(len(result.attention_ready_seconds), "layer")
+        tiles.append(
+            ("Attention ready", f"{format_moment(first)} to {format_moment(last)}", f"first and last of {layers}")
+        )
+    memory = _host_memory(result)
+    return tiles + ([("Host memory, peak", format_size(memory), "above what the imports take")] if memory else [])
+
+
+def _host_memory(result: BenchResult) -> int | None:
+    """The most that the leading ways took."""
+    leaders = {summary.contender for cache in cache_states(result) if (summary := leading(result, cache))}
+    used = [
+        run.host_memory.peak_anon_bytes - run.host_memory.before_anon_bytes
+        for name in leaders
+        for run in runs_of(result, name)
+        if run.host_memory
+    ]
+    return max(used, default=None)
+
+
+def _tile(name: str, figure: str, remark: str) -> Safe:
+    return element("div", element("dt", name), element("dd", figure, element("small", remark)))

@@ -1,0 +1,122 @@
+"""One cache state of a benchmark in detail: its best, the peers beside it, and where a median load's seconds went."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+
+from coldctl.report.escape import escape, escape_name
+from coldctl.report.runs import leading, median_run
+from coldctl.report.text.phrases import count
+from coldctl.report.text.style import Style
+from coldctl.report.text.table import table
+from coldctl.results.bench import BenchResult, BenchRun, CacheState, DeviceMemory
+from coldctl.results.load import Stage
+from coldctl.units import format_moment, format_rate, format_ratio, format_share, format_size
+
+STAGES = {
+    "import_torch": "import torch",
+    "cuda_context": "CUDA context",
+    "plan": "headers and plan",
+    "h2d": "H2D",
+}
+"""What a person calls a stage, where that is not its name."""
+
+_NOTHING_MOVES = ("allocate", "pin")
+
+
+def cache_lines(result: BenchResult, cache: CacheState, style: Style) -> list[str]:
+    """The best, or why none is named; ratios to peers; the stages, bound, readiness and memory of one median run."""
+    lines = [cache, *_best(result, cache, style), *_peers(result, cache)]
+    summary = leading(result, cache)
+    run = None if summary is None else median_run(result, summary.contender, cache)
+    if summary is None or run is None:
+        return [*lines, style.bad("  none of coldctl's own ways loaded")]
+    bound = [f"  bound: {escape(summary.bound)}"] if summary.bound else []
+    return [*lines, *_run(run, style), *_stages(run), *bound, *_ready(run), *_memory(run, style)]
+
+
+def _best(result: BenchResult, cache: CacheState, style: Style) -> list[str]:
+    return [
+        f"  best: {style.good(escape_name(best.contender)) if best.contender else 'not named'}: {escape(best.reason)}"
+        for best in result.bests
+        if best.cache == cache
+    ]
+
+
+def _peers(result: BenchResult, cache: CacheState) -> list[str]:
+    return [
+        f"  {escape_name(each.contender)}: {each.ratio:.2f} x {escape_name(each.peer)} ({each.low:.2f}-{each.high:.2f})"
+        for each in result.comparisons
+        if each.cache == cache
+    ]
+
+
+def _run(run: BenchRun, style: Style) -> Iterator[str]:
+    """How the run went that the stages are of."""
+    share = "unknown share" if run.resident_before_bytes is None else format_share(run.resident_before_bytes, run.bytes)
+    parts = [
+        f"{escape_name(run.contender)}, median run",
+        f"mode {escape(run.mode)}" if run.mode and run.mode != run.contender else "",
+        f"{share} in memory before",
+        count(run.reader_streams, "reader") if run.reader_streams else "",
+        f"{format_size(run.direct_bytes)} past the page cache" if run.direct_bytes else "",
+        "" if run.cpu_seconds is None else f"{format_moment(run.cpu_seconds)} of CPU",
+    ]
+    why = f": {escape(run.reason)}" if run.reason else ""
+    yield "  " + ", ".join(part for part in parts if part) + why
+    if run.copies is not None and run.copies.fallback is not None:
+        yield style.warning("  plain copies:") + f" {escape(run.copies.fallback)}"
+    yield from (style.warning("  note:") + f" {escape(note)}" for note in run.notes)
+
+
+def _stages(run: BenchRun) -> list[str]:
+    if not run.stages:
+        return ["  stages: not measured"]
+    header = ("stage", "start", "took", "bytes", "rate", "(stages overlap, and need not add up)")
+    return table([header, *map(_stage, run.stages)], right=(1, 2, 3, 4), indent="    ")
+
+
+def _stage(stage: Stage) -> tuple[str, ...]:
+    moved = stage.bytes > 0 and stage.seconds > 0 and stage.name not in _NOTHING_MOVES
+    return (
+        STAGES.get(stage.name, escape_name(stage.name)),
+        format_moment(stage.start_seconds),
+        format_moment(stage.seconds),
+        format_size(stage.bytes) if stage.bytes > 0 else "",
+        format_rate(stage.bytes / stage.seconds) if moved else "",
+        "",
+    )
+
+
+def _ready(run: BenchRun) -> list[str]:
+    parts = []
+    if run.first_layers_seconds is not None:
+        parts.append(f"first layers {format_moment(run.first_layers_seconds)}")
+    if ready := run.attention_ready_seconds:
+        first, last = format_moment(ready[0]), format_moment(ready[-1])
+        median = format_moment(statistics.median(ready))
+        parts.append(f"attention of the first layer {first}, median {median}, of the last {last}")
+    return [f"  ready: {'; '.join(parts)}"] if parts else []
+
+
+def _memory(run: BenchRun, style: Style) -> list[str]:
+    lines = []
+    if (host := run.host_memory) is not None:
+        above = format_size(max(0, host.peak_anon_bytes - host.before_anon_bytes))
+        lines.append(f"  host memory: peak {above} above the {format_size(host.before_anon_bytes)} of the imports")
+    if run.device_memory is not None:
+        lines += _device_memory(run.device_memory, style)
+    return lines
+
+
+def _device_memory(memory: DeviceMemory, style: Style) -> list[str]:
+    before, after = format_size(memory.driver_free_before_bytes), format_size(memory.driver_free_after_bytes)
+    peaks = f"{format_size(memory.allocated_peak_bytes)} allocated, {format_size(memory.reserved_peak_bytes)} reserved"
+    fragmentation = f"fragmentation {format_ratio(memory.fragmentation_share)}"
+    if memory.fragmented:
+        fragmentation = style.bad(f"{fragmentation} of {format_size(memory.reserved_bytes)}: 15 % is too much")
+    return [
+        f"  device memory: {before} free before, {after} after, of {format_size(memory.driver_total_bytes)}",
+        f"  torch: peak {peaks}; {fragmentation}; {escape(memory.allocator_settings, 60) or 'default settings'}",
+    ]

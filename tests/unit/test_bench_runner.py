@@ -1,0 +1,278 @@
+"""One child a run: whatever becomes of it is an outcome, and none is left behind. Children here are small scripts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coldctl.errors import EnvironmentLacksError, StoppedError
+from coldctl.events import NULL, Events
+from coldctl.jobs.bench.contenders import contenders
+from coldctl.jobs.bench.options import BenchOptions
+from coldctl.jobs.bench.process import Deadline
+from coldctl.jobs.bench.rounds import Rounds
+from coldctl.jobs.bench.runner import Runner
+from coldctl.jobs.bench.task import Outcome, Task
+from coldctl.loader.format.checkpoint import open_checkpoint
+from coldctl.results.bench import BenchRun, HostMemory
+from tests.tiny import made, write_shard
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_SECONDS = 20.0
+HALF_A_MINUTE = Deadline(30.0, "half a minute")
+
+TASK = Task(
+    path="model",
+    files=("model/a",),
+    device="cpu",
+    peer=None,
+    mode="auto",
+    streams=None,
+    chunk_bytes=None,
+    order=None,
+    first_layers=None,
+    verify=False,
+    memory_fraction=None,
+    spans=False,
+)
+
+
+def python(script: str, *arguments: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", script, *arguments)
+
+
+def run(
+    script: str,
+    *arguments: str,
+    deadline: Deadline = HALF_A_MINUTE,
+    task: Task = TASK,
+    environment: Mapping[str, str] = os.environ,
+) -> Outcome:
+    command = python(script, *arguments)
+    return Runner(deadline, NULL, environment=environment, command=command).run(task).outcome
+
+
+def test_the_task_goes_in_and_the_outcome_comes_out() -> None:
+    script = """
+import json, sys
+task = json.load(sys.stdin)
+print(json.dumps({"seconds": 0.5, "bytes": len(task["files"]), "mode": task["mode"], "content_sum": "ab"}))
+"""
+    files = tuple(f"model/{number:06d}" for number in range(20_000))  # more than a pipe holds
+    outcome = run(script, task=with_files(files))
+    assert outcome == Outcome(seconds=0.5, bytes=20_000, mode="auto", content_sum="ab")
+
+
+def with_files(files: Sequence[str]) -> Task:
+    return replace(TASK, files=tuple(files))
+
+
+def test_names_of_files_that_are_no_text_arrive() -> None:
+    script = """
+import json, os, sys
+raw = os.fsencode(json.load(sys.stdin)["files"][0])
+print(json.dumps({"seconds": 1.0, "content_sum": raw.hex()}))
+"""
+    outcome = run(script, task=with_files([os.fsdecode(b"a\xff")]))
+    assert outcome.content_sum == b"a\xff".hex()
+
+
+def test_the_environment_is_the_childs() -> None:
+    script = 'import json, os; print(json.dumps({"seconds": 1.0, "reason": os.environ["PYTORCH_ALLOC_CONF"]}))'
+    outcome = run(script, environment={**os.environ, "PYTORCH_ALLOC_CONF": "max_split_size_mb:64"})
+    assert outcome.reason == "max_split_size_mb:64"
+
+
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "its process was killed by SIGSEGV"),
+        (
+            'import os, sys; print("first\\nlast words", file=sys.stderr, flush=True); os.kill(os.getpid(), 9)',
+            "its process was killed by SIGKILL: last words",
+        ),
+        (
+            "import os; print('{\"seconds\": 1.0}', flush=True); os.kill(os.getpid(), 6)",
+            "its process was killed by SIGABRT",
+        ),
+        ("raise SystemExit(3)", "its process ended with exit code 3"),
+        ("import no_such_module", "its process ended with exit code 1: ModuleNotFoundError: No module named"),
+        ("pass", "its process ended, and its answer makes no sense: "),
+        ("print('[1, 2]')", "its process ended, and its answer makes no sense: Expected `object`"),
+        ('print(\'{"seconds": "soon"}\')', "its answer makes no sense: Expected `float | null`, got `str`"),
+        ("print('{\"bytes\": 3}')", "its process ended without a measurement"),
+        ('print(\'{"error": "no such file"}\')', "no such file"),
+    ],
+)
+def test_a_child_that_fails_is_a_failed_run_that_says_how(script: str, error: str) -> None:
+    outcome = run(script)
+    assert outcome.error is not None
+    assert error in outcome.error
+    assert outcome.seconds is None
+
+
+def test_a_long_last_line_is_cut() -> None:
+    error = run('import sys; sys.exit("x" * 100_000)').error
+    assert error is not None
+    assert "exit code 1: xxx" in error
+    assert len(error) < 500
+
+
+def test_a_child_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
+    error = run(HANGING, str(tmp_path / "pids"), deadline=Deadline(4.0, "4 s (a reason)")).error
+    assert error == "its process did not end within 4 s (a reason), and was killed: waiting"
+    assert_gone(pids_in(tmp_path / "pids"))
+
+
+HANGING = """
+import os, subprocess, sys, time
+grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
+print("waiting", file=sys.stderr, flush=True)
+with open(sys.argv[1] + ".new", "w") as file:
+    file.write(f"{os.getpid()} {grandchild.pid}")
+os.rename(sys.argv[1] + ".new", sys.argv[1])
+time.sleep(100)
+"""
+
+
+def test_a_stop_ends_the_child_and_all_that_it_started(tmp_path: Path) -> None:
+    class StopOnceItRuns(Events):
+        def raise_if_stopped(self) -> None:
+            if (tmp_path / "pids").exists():
+                raise StoppedError(signal.SIGTERM)
+
+    command = python(HANGING, str(tmp_path / "pids"))
+    with pytest.raises(StoppedError):
+        Runner(HALF_A_MINUTE, StopOnceItRuns(), command=command).run(TASK)
+    assert_gone(pids_in(tmp_path / "pids"))
+
+
+def test_the_kernel_ends_the_child_when_its_job_is_killed(tmp_path: Path) -> None:
+    child = (
+        "import os, sys, time; from coldctl.loader.syscalls import end_with_parent; end_with_parent(); "
+        "open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(100)"
+    )
+    job = f"""
+import sys
+from coldctl.events import NULL
+from coldctl.jobs.bench.process import Deadline, run_child
+run_child([sys.executable, "-c", {child!r}, {str(tmp_path / "pid")!r}], b"", Deadline(100.0, "ever"), NULL)
+"""
+    with subprocess.Popen(python(job), cwd=ROOT) as process:
+        wait_for(lambda: (tmp_path / "pid").exists() and bool((tmp_path / "pid").read_text()))
+        process.kill()
+    assert_gone(pids_in(tmp_path / "pid"))
+
+
+def test_where_no_process_can_be_started_that_is_said() -> None:
+    with pytest.raises(EnvironmentLacksError, match="cannot start a process for a load"):
+        Runner(HALF_A_MINUTE, NULL, command=("/no/such/python",)).run(TASK)
+
+
+def test_memory_of_the_child_is_seen_from_outside() -> None:
+    script = """
+import json, time
+held = bytearray(b"x") * (64 << 20)
+time.sleep(0.3)
+del held
+print(json.dumps({"seconds": 1.0, "host_memory": {"peak_anon_bytes": 5, "before_anon_bytes": 3}}))
+"""
+    memory = run(script).host_memory
+    assert memory is not None
+    assert memory.before_anon_bytes == 3
+    assert 64 << 20 <= memory.peak_anon_bytes < 160 << 20
+    assert run(
+        'print(\'{"seconds": 1.0, "host_memory": {"peak_anon_bytes": 9000000000, "before_anon_bytes": 1}}\')'
+    ) == (Outcome(seconds=1.0, host_memory=HostMemory(9_000_000_000, 1)))
+
+
+def pids_in(path: Path) -> list[int]:
+    return [int(pid) for pid in path.read_text().split()]
+
+
+def assert_gone(pids: Sequence[int]) -> None:
+    assert pids
+    wait_for(lambda: not any(is_running(pid) for pid in pids))
+
+
+def is_running(pid: int) -> bool:
+    """Zombies, which whoever adopted them has yet to wait for, run no more."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    until_seconds = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < until_seconds
+        time.sleep(0.01)
+
+
+NOTING = """
+import json, sys
+task = json.load(sys.stdin)
+with open(sys.argv[1], "a") as file:
+    file.write((task["peer"] or task["mode"]) + "\\n")
+if task["mode"] == "per-tensor":
+    sys.exit("no tensor today")
+content_sum = "ff" if task["peer"] else "aa"
+print(json.dumps({"seconds": 2.0, "bytes": 10, "content_sum": content_sum}))
+"""
+
+
+class Progress(Events):
+    def __init__(self) -> None:
+        self.total_bytes = self.bytes = 0
+
+    def begin(self, label: str, total_bytes: int) -> None:
+        assert label == "loading"
+        self.total_bytes += total_bytes
+
+    def advance(self, nbytes: int) -> None:
+        self.bytes += nbytes
+
+
+def in_rounds(tmp_path: Path, options: BenchOptions, events: Events) -> tuple[list[BenchRun], list[str]]:
+    """The runs, and the ways in the order in which they were run."""
+    write_shard(tmp_path / "model.safetensors", {"a": made("U8", 5000)})
+    checkpoint = open_checkpoint(tmp_path / "model.safetensors")
+    ran = tmp_path / "ran"
+    runner = Runner(HALF_A_MINUTE, NULL, command=python(NOTING, str(ran)))
+    runs = Rounds(options, checkpoint, runner, events).run_all(contenders(options)[0])
+    return runs, ran.read_text().split()
+
+
+def test_rounds_reverse_their_order_each_time_and_every_run_is_kept(tmp_path: Path) -> None:
+    events = Progress()
+    options = BenchOptions("model", device="cpu", modes=("map", "auto", "direct"), caches=("warm",), rounds=3)
+    runs, ran = in_rounds(tmp_path, options, events)
+    assert ran == ["map", "auto", "direct", "direct", "auto", "map", "map", "auto", "direct"]
+    assert [(run.contender, run.round) for run in runs] == list(zip(ran, [0, 0, 0, 1, 1, 1, 2, 2, 2], strict=True))
+    size = (tmp_path / "model.safetensors").stat().st_size
+    assert {(run.resident_before_bytes, run.resident_after_bytes) for run in runs} == {(size, size)}
+    assert {(run.seconds, run.bytes, run.bytes_per_second, run.cache) for run in runs} == {(2.0, 10, 5.0, "warm")}
+    assert events.bytes == events.total_bytes == 9 * size
+
+
+def test_who_brings_other_bytes_than_coldctl_has_failed(tmp_path: Path) -> None:
+    options = BenchOptions(
+        "model", device="cpu", modes=("per-tensor", "auto"), compare=("safetensors",), caches=("warm",), rounds=2
+    )
+    runs, ran = in_rounds(tmp_path, options, NULL)
+    assert ran == ["per-tensor", "auto", "safetensors", "safetensors", "auto", "per-tensor"]
+    by_contender = {run.contender: run for run in runs}
+    assert by_contender["auto"].error is None
+    assert by_contender["per-tensor"].error == "its process ended with exit code 1: no tensor today"
+    other = by_contender["safetensors"]
+    assert other.error == "brought other bytes: their sum is ff, and not that of coldctl's loads"
+    assert (other.seconds, other.bytes_per_second, other.content_sum) == (None, None, "ff")
