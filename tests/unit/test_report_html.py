@@ -252,7 +252,7 @@ def test_a_share_over_a_hundred_per_cent_is_drawn_beyond_its_limit() -> None:
     (line,) = section.all("line", "limit")
     assert line.attributes["x1"] == f"{100 * 100 / high:.3f}%"
     assert section.all("div", "figure")[0].words == "2.00 GB/s 125 %"
-    assert section.all("h3")[0].words == "From a cold cache, beside disk, direct reads: 2.50 GB/s"
+    assert section.all("h3")[0].words == "From a cold cache, beside disk, direct: 2.50 GB/s"
 
 
 def test_spans_are_merged_only_where_the_screen_cannot_tell_them_apart() -> None:
@@ -296,7 +296,7 @@ def test_the_rate_of_a_run_is_drawn_beside_its_limit() -> None:
     ]
     # Two readers bring 4e9 bytes each in 3.9 s: 8e9 / 3.9 = 2.05 GB/s.
     assert label == "Rate over time. read: up to 2.05 GB/s"
-    assert "limit: disk, direct reads, 2.50 GB/s" in cold.words
+    assert "limit: disk, direct, 2.50 GB/s" in cold.words
 
 
 def test_a_timeline_says_how_busy_each_track_was() -> None:
@@ -469,7 +469,7 @@ def test_the_verdict_says_the_best_way_or_why_there_is_none() -> None:
     assert named.all("p", "verdict")[0].words == "The best way to load here is buffered."
     cold, warm = named.all("section", "panel")
     assert "4.00 s2.00 GB/s" in cold.words
-    assert "80 % of its limit (disk, direct reads: 2.50 GB/s)" in cold.words
+    assert "80 % of its limit (disk, direct: 2.50 GB/s)" in cold.words
     assert "The spreads do not touch.Bound: held by the disk: nothing to gain." in cold.words
     assert "1.00 s8.00 GB/s" in warm.words
     none = parse(page(made.gpu_result())).all("header")[0]
@@ -511,8 +511,8 @@ def test_what_was_not_measured_is_said_and_not_drawn() -> None:
     root = parse(page(made.result()))
     found = sections(root)
     assert "Device memory" not in found
-    assert ["host to device, 1 stream", "not measured: the device is cpu"] in rows(found["Limits of this machine"])
-    assert ["disk, direct reads", "2.50 GB/s, 8 reads at once"] in rows(found["Limits of this machine"])
+    assert ["H2D, 1 stream", "not measured: the device is cpu"] in rows(found["Limits of this machine"])
+    assert ["disk, direct", "2.50 GB/s, 8 reads at once"] in rows(found["Limits of this machine"])
     assert not re.search(r"\bNone\b|\bnan\b|\binf\b", root.all("body")[0].words)
     assert "First layers ready" not in root.words
     assert "first layers, s" not in root.words

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import statistics
 
+from coldctl.report.bench_words import LIMITS
 from coldctl.report.html.markup import Safe, element, join
 from coldctl.results.bench import BenchResult, BenchRun, CacheState, Limits, Summary
-
-LIMITS = {
-    "disk_direct": "disk, direct reads",
-    "disk_buffered": "disk, buffered reads",
-    "memcpy": "memory copy",
-    "h2d_1": "host to device, 1 stream",
-    "h2d_2": "host to device, 2 streams",
-    "h2d_4": "host to device, 4 streams",
-}
 
 
 def limit_rate(limits: Limits, name: str | None) -> float | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from coldctl.report.html.facts import LIMITS, limit_rate
+from coldctl.report.bench_words import LIMITS
+from coldctl.report.html.facts import limit_rate
 from coldctl.report.html.markup import Child, Safe, element
 from coldctl.report.html.section import section
 from coldctl.report.html.table import data_table

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from coldctl.report.bench_words import STAGES, stage_rate
 from coldctl.report.html.markup import Safe, element
 from coldctl.report.html.section import sentence, stopped
 from coldctl.report.html.table import data_table
-from coldctl.report.text.bench_cache import STAGES
 from coldctl.results.bench import BenchRun
 from coldctl.results.load import Stage
 from coldctl.units import format_moment, format_rate, format_size
-
-_MOVING = ("read", "h2d", "verify")
 
 
 def stage_table(run: BenchRun) -> Safe:
@@ -25,11 +23,11 @@ def stage_table(run: BenchRun) -> Safe:
 
 
 def _row(stage: Stage) -> list[str | None]:
-    moves = stage.name in _MOVING and stage.bytes > 0 and stage.seconds > 0
+    rate = stage_rate(stage)
     return [
         STAGES.get(stage.name, stage.name),
         format_moment(stage.start_seconds),
         format_moment(stage.seconds),
         format_size(stage.bytes) if stage.bytes > 0 else None,
-        format_rate(stage.bytes / stage.seconds) if moves else None,
+        None if rate is None else format_rate(rate),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coldctl.report.bench_words import STAGES
 from coldctl.report.html.chart import Row, axis, grid, row_of, stretched, stroke, upright
 from coldctl.report.html.facts import limit_rate, limit_words
 from coldctl.report.html.markup import NOTHING, Safe, element, join
@@ -11,7 +12,6 @@ from coldctl.report.html.section import section
 from coldctl.report.html.stages import stage_table
 from coldctl.report.html.tracks import CELLS, Track, tracks
 from coldctl.report.runs import median_run
-from coldctl.report.text.bench_cache import STAGES
 from coldctl.report.text.phrases import count
 from coldctl.results.bench import BenchResult, BenchRun, Timeline
 from coldctl.units import format_moment, format_rate, format_size

@@ -8,12 +8,12 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from coldctl.report.bench_words import STAGES
 from coldctl.results.load import Span
 
 CELLS = 1500
 """A timeline's width in the smallest parts that are told apart."""
 
-_STAGES = ("import_torch", "import_peer", "cuda_context", "plan", "allocate", "pin", "read", "h2d", "touch", "verify")
 _KINDS = {
     "read": "read",
     "touch": "read",
@@ -80,7 +80,7 @@ def _covered(intervals: list[tuple[float, float]]) -> float:
 
 
 def _place(track: str) -> tuple[int, int]:
-    if track in _STAGES:
-        return 0, _STAGES.index(track)
+    if track in STAGES:
+        return 0, list(STAGES).index(track)
     number = re.search(r"\d{1,9}", track)
     return {"read": 1, "copy": 2}.get(kind_of(track), 3), int(number.group()) if number else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from coldctl.report.bench_words import LIMITS
 from coldctl.report.escape import escape
 from coldctl.report.runs import cache_states
 from coldctl.report.text.bench_cache import cache_lines
@@ -15,15 +16,6 @@ from coldctl.units import format_duration, format_moment, format_rate, format_ra
 
 _NAME_LIMIT = 40
 _REASON_LIMIT = 160
-
-_LIMITS = {
-    "disk_direct": "disk, direct",
-    "disk_buffered": "disk, buffered",
-    "memcpy": "memcpy",
-    "h2d_1": "H2D, 1 stream",
-    "h2d_2": "H2D, 2 streams",
-    "h2d_4": "H2D, 4 streams",
-}
 
 
 def render(result: BenchResult, style: Style) -> str:
@@ -116,13 +108,13 @@ def _seconds(seconds: float | None) -> str:
 def _share(summary: Summary) -> str:
     if summary.limit is None or summary.limit_share is None:
         return "not measured"
-    return f"{format_ratio(summary.limit_share)} of {_LIMITS.get(summary.limit, escape(summary.limit, _NAME_LIMIT))}"
+    return f"{format_ratio(summary.limit_share)} of {LIMITS.get(summary.limit, escape(summary.limit, _NAME_LIMIT))}"
 
 
 def _limits(limits: Limits) -> list[str]:
     """Each limit that was measured, then the others together where they have one reason."""
     rows, missing = [], defaultdict(list)
-    for field, name in _LIMITS.items():
+    for field, name in LIMITS.items():
         rate = getattr(limits, f"{field}_bytes_per_second")
         if rate is None:
             missing[limits.unmeasured.get(field, "no reason given")].append(name)

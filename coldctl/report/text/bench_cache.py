@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 
+from coldctl.report.bench_words import STAGES, stage_rate
 from coldctl.report.escape import escape, escape_name
 from coldctl.report.runs import leading, median_run
 from coldctl.report.text.phrases import count
@@ -13,16 +14,6 @@ from coldctl.report.text.table import table
 from coldctl.results.bench import BenchResult, BenchRun, CacheState, DeviceMemory
 from coldctl.results.load import Stage
 from coldctl.units import format_moment, format_rate, format_ratio, format_share, format_size
-
-STAGES = {
-    "import_torch": "import torch",
-    "cuda_context": "CUDA context",
-    "plan": "headers and plan",
-    "h2d": "H2D",
-}
-"""What a person calls a stage, where that is not its name."""
-
-_NOTHING_MOVES = ("allocate", "pin")
 
 
 def cache_lines(result: BenchResult, cache: CacheState, style: Style) -> list[str]:
@@ -78,13 +69,13 @@ def _stages(run: BenchRun) -> list[str]:
 
 
 def _stage(stage: Stage) -> tuple[str, ...]:
-    moved = stage.bytes > 0 and stage.seconds > 0 and stage.name not in _NOTHING_MOVES
+    rate = stage_rate(stage)
     return (
         STAGES.get(stage.name, escape_name(stage.name)),
         format_moment(stage.start_seconds),
         format_moment(stage.seconds),
         format_size(stage.bytes) if stage.bytes > 0 else "",
-        format_rate(stage.bytes / stage.seconds) if moved else "",
+        "" if rate is None else format_rate(rate),
         "",
     )
 
