@@ -19,7 +19,7 @@ def spans_of(session: Session) -> tuple[Span, ...]:
     are lanes, and `plain copy` for what no stream copied. Those of a track are in the order in which they began."""
     engine, begun_seconds = session.engine, session.stages.begun_seconds
     spans = list(session.stages.spans())
-    for number, reads in enumerate(engine.reads.by_reader):
+    for number, reads in enumerate(_at_once(engine.reads.by_reader)):
         spans += _spans(f"reader {number + 1}", reads, -begun_seconds)
     if isinstance(engine, RingEngine | MappedEngine):
         for lane, copies in zip(_lanes(engine.copies.lanes), engine.copies.by_lane, strict=True):
@@ -27,6 +27,18 @@ def spans_of(session: Session) -> tuple[Span, ...]:
     if isinstance(engine, RingEngine | MappedEngine | GdsEngine | PerTensorEngine):
         spans += _spans("plain copy", engine.plain.done, -begun_seconds)
     return tuple(spans)
+
+
+def _at_once(by_reader: Iterable[list[Timed]]) -> list[list[Timed]]:
+    """What threads did one after the other goes together, so that there are as many as worked at the same time."""
+    readers: list[list[Timed]] = []
+    for reads in sorted(filter(None, by_reader)):
+        idle = next((reader for reader in readers if reader[-1].end_seconds <= reads[0].begin_seconds), None)
+        if idle is None:
+            readers.append(list(reads))
+        else:
+            idle += reads
+    return readers
 
 
 def _lanes(count: int) -> Sequence[str]:
