@@ -1,7 +1,8 @@
 """coldctl: prepare, verify, warm and load LLM checkpoints for cold starts. The public API, imported lazily.
 
-`open(path)` gives a checkpoint to load from; `repack`, `verify`, `prewarm`, `evict` and `status` are the commands, each
-with its options. All errors are in `coldctl.errors`, and what loads and commands return in `coldctl.results`.
+`open(path)` gives a checkpoint to load from; `repack`, `verify`, `prewarm`, `evict`, `status` and `bench` are the
+commands, each with its options. All errors are in `coldctl.errors`, and what loads and commands return in
+`coldctl.results`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False  # importing it from typing would take longer than `coldctl --version` may
 if TYPE_CHECKING:
     from coldctl.errors import CancelledError, ColdctlError, NotLoadedError
+    from coldctl.jobs.bench import BenchOptions, bench
     from coldctl.jobs.evict import EvictOptions, evict
     from coldctl.jobs.prewarm import PrewarmOptions, prewarm
     from coldctl.jobs.repack import RepackOptions, repack
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from coldctl.loader.load.transform import Dequantise, Transform, transformed
 
 __all__ = [
+    "BenchOptions",
     "CancelledError",
     "ColdctlError",
     "Dequantise",
@@ -36,6 +39,7 @@ __all__ = [
     "Transform",
     "VerifyOptions",
     "__version__",
+    "bench",
     "evict",
     "open",
     "prewarm",
@@ -46,6 +50,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "BenchOptions": "coldctl.jobs.bench",
     "CancelledError": "coldctl.errors",
     "ColdctlError": "coldctl.errors",
     "Dequantise": "coldctl.loader.load.transform",
@@ -59,6 +64,7 @@ _HOMES = {
     "StatusOptions": "coldctl.jobs.status",
     "Transform": "coldctl.loader.load.transform",
     "VerifyOptions": "coldctl.jobs.verify",
+    "bench": "coldctl.jobs.bench",
     "evict": "coldctl.jobs.evict",
     "open": "coldctl.loader.load.opened",
     "prewarm": "coldctl.jobs.prewarm",

@@ -172,7 +172,15 @@ def _timeline(name: str, cache: CacheState, runs: list[BenchRun]) -> Timeline:
         (run for run in runs if (run.contender, run.cache) == (name, cache)), key=lambda run: run.seconds or 0
     )
     run = chosen[len(chosen) // 2]
-    return Timeline(name, cache, run.round, run.seconds or 0.0, _spans(run.seconds or 1.0))
+    return made.timeline(
+        name,
+        cache,
+        run.seconds or 1.0,
+        loaded_seconds=run.loaded_seconds,
+        first_layers_seconds=run.first_layers_seconds,
+        spans=_spans(run.seconds or 1.0),
+        device_samples=run.device_samples,
+    )
 
 
 def _spans(seconds: float, readers: int = 4, pieces: int = 60) -> tuple[Span, ...]:

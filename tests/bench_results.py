@@ -267,7 +267,7 @@ def spans(seconds: float) -> tuple[Span, ...]:
 
 
 def timeline(name: str = "buffered", cache: CacheState = "cold", seconds: float = 4.0, **changes: Any) -> Timeline:
-    return replace(Timeline(name, cache, 0, seconds, spans(seconds)), **changes)
+    return replace(Timeline(name, cache, seconds, seconds, None, spans(seconds), ()), **changes)
 
 
 _SECONDS: dict[tuple[str, CacheState], list[float]] = {
@@ -289,6 +289,10 @@ def result(**changes: Any) -> BenchResult:
         tensors=291,
         files=4,
         rounds=5,
+        verify=False,
+        first_layers=None,
+        memory_fraction=None,
+        max_split_size_bytes=None,
         host=host(),
         contenders=[contender("buffered"), contender("direct"), peer("safetensors")],
         limits=limits(),
@@ -325,6 +329,11 @@ def result(**changes: Any) -> BenchResult:
 def gpu_result(**changes: Any) -> BenchResult:
     """A whole result of a machine with a GPU: two ways and a peer that fails, cold and warm, one round."""
     copying = Span("copy q", "model.embed_tokens.weight", 0.2, 3.8, BYTES)
+    watched: dict[str, Any] = {
+        "first_layers_seconds": 0.5,
+        "spans": (*spans(4.0), copying),
+        "device_samples": (device_sample(0.0), device_sample(1.0), device_sample(2.0)),
+    }
     names: tuple[CacheState, CacheState] = ("cold", "warm")
     return result(
         **{
@@ -361,7 +370,7 @@ def gpu_result(**changes: Any) -> BenchResult:
             "comparisons": [],
             "first_layers_seconds": 0.5,
             "attention_ready_seconds": [0.4, 0.8, 1.2],
-            "timelines": [timeline("ring", cache, spans=(*spans(4.0), copying)) for cache in names],
+            "timelines": [timeline("ring", cache, **watched) for cache in names],
             "residency": [],
             **changes,
         }

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +13,7 @@ import typer
 from coldctl.cli.beside import FileBeside
 from coldctl.cli.console import Console
 from coldctl.cli.exits import exit_status
+from coldctl.cli.failures import describe
 from coldctl.cli.lists import Listed, count, listed, one_of
 from coldctl.cli.options import CheckpointPath, Json, Quiet, share, size
 from coldctl.cli.room import require_room_for_numpy
@@ -18,8 +22,8 @@ if TYPE_CHECKING:
     from coldctl.results.bench import BenchResult
 
 EXIT_STATUS = exit_status(
-    code_1="slower than --baseline by more than allowed, beyond the spread",
-    code_3="one of coldctl's own ways to load failed in every round",
+    code_1="coldctl's own loads slower than allowed, beyond the spread",
+    code_3="a mode named by --mode never loaded, or none of coldctl's did",
     code_5="no CUDA for the GPU that was asked for, or neither cold nor warm",
 )
 
@@ -148,17 +152,43 @@ def command(
     with ExitStack() as stack:
         page_file = stack.enter_context(FileBeside(report, PAGE_MARK)) if report else None
         trace_file = stack.enter_context(FileBeside(trace, TRACE_MARK)) if trace else None
+        if page_file and trace_file:
+            page_file.require_other_than(trace_file)
         with console.events(json=json, quiet=quiet) as events:
             result = bench(options, events)
-        if page_file:
-            page_file.write(page(result))
-        if trace_file:
-            trace_file.write(trace_of(result))
-    return console.show(result, render, _exit_code(result))
+        failures = _write(result, [(page_file, page), (trace_file, trace_of)])
+    told = [describe(error, command="bench", debug=False, environ=os.environ) for error in failures]
+    exit_code = told[0].exit_code if told else _exit_code(result, options.modes)
+    notes = [*result.notes, *(failure.message for failure in told)]
+    console.show(replace(result, notes=notes), render, exit_code)
+    for error in failures:
+        console.fail(error)
+    return exit_code
 
 
-def _exit_code(result: BenchResult) -> int:
-    if any(each.regressed for each in result.regressions or ()):
+def _write(
+    result: BenchResult, files: Iterable[tuple[FileBeside | None, Callable[[BenchResult], str]]]
+) -> list[Exception]:
+    """Write each file that was asked for. What goes wrong, a bug too, is returned: it must not cost the result."""
+    failures: list[Exception] = []
+    for file, text_of in files:
+        try:
+            if file:
+                file.write(text_of(result))
+        except Exception as error:
+            failures.append(error)
+    return failures
+
+
+def _exit_code(result: BenchResult, named_modes: Collection[str]) -> int:
+    """1 and 3 are about coldctl's own ways: a peer may be slower than it was, or fail, as it likes.
+
+    Of the ways of a sweep that named no modes some may be missing on this machine; one has to load in each cache state.
+    """
+    modes = {each.name: each.mode for each in result.contenders if each.kind == "coldctl"}
+    if any(each.regressed and each.contender in modes for each in result.regressions or ()):
         return 1
-    own = {each.name for each in result.contenders if each.kind == "coldctl"}
-    return 3 if any(each.contender in own and not each.runs for each in result.summaries) else 0
+    own = [each for each in result.summaries if each.contender in modes]
+    loaded = {each.cache for each in own if each.runs}
+    failed = (each for each in own if not each.runs)
+    return 3 if any(each.cache not in loaded or modes[each.contender] in named_modes for each in failed) else 0

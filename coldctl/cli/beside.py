@@ -27,20 +27,27 @@ class FileBeside:
 
     def __init__(self, path: str, mark: bytes) -> None:
         self.path = path
+        self._folder, self._name = os.path.dirname(path) or ".", os.path.basename(path)
         _refuse_another_kind(path, mark)
         try:
-            self._fd, self._temporary = tempfile.mkstemp(prefix=".coldctl-", dir=os.path.dirname(path) or ".")
+            descriptor, self._temporary = tempfile.mkstemp(prefix=".coldctl-", dir=self._folder)
         except OSError as error:
             raise from_os_error(error, "write", path) from error
+        self._file = open(descriptor, "w", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
+
+    def require_other_than(self, other: FileBeside) -> None:
+        """Raise UsageError when one would replace the other: the same name in one folder, however it is spelled."""
+        if self._name == other._name and os.path.samefile(self._folder, other._folder):
+            raise UsageError(f"{self.path} and {other.path} are one file", hint="name a file for each")
 
     def write(self, text: str) -> None:
         """Raises what `from_os_error` makes of a failed write."""
         umask = os.umask(0)
         os.umask(umask)
         try:
-            with open(self._fd, "w", encoding="utf-8", errors="backslashreplace", closefd=False) as file:
-                file.write(text)
-            os.fchmod(self._fd, 0o666 & ~umask)
+            self._file.write(text)
+            os.fchmod(self._file.fileno(), 0o666 & ~umask)
+            self._file.close()  # some filesystems say only now that they are full
             os.replace(self._temporary, self.path)
         except OSError as error:
             raise from_os_error(error, "write", self.path) from error
@@ -51,7 +58,8 @@ class FileBeside:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.close(self._fd)
+        with suppress(OSError):  # `write` has told it
+            self._file.close()
         with suppress(OSError):  # it has its name by now
             os.unlink(self._temporary)
 

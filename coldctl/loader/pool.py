@@ -93,13 +93,14 @@ class _Pool(Generic[Item]):
             raise self._failure
 
     def _wait(self) -> None:
-        while self._threads:
+        """Until nothing is left to be begun, and no thread at work. One that begins later finds nothing to do."""
+        while self._threads or not self._ending():
             self._lock.wait()
 
     def _add_threads(self) -> None:
         """Start threads up to the target, or as many as the system allows, which must be one at least."""
         while self._working < self._width.target and not self._ending():
-            thread = threading.Thread(target=self._work, name=f"coldctl-{self._threads + 1}", daemon=True)
+            thread = threading.Thread(target=self._work, name=f"coldctl-{len(self._started) + 1}", daemon=True)
             try:
                 start(thread)
             except EnvironmentLacksError:
@@ -107,7 +108,6 @@ class _Pool(Generic[Item]):
                     return
                 raise
             self._started.append(thread)
-            self._threads += 1
             self._working += 1
             self.most = max(self.most, self._working)
 
@@ -115,6 +115,8 @@ class _Pool(Generic[Item]):
         return self._exhausted or self._failure is not None
 
     def _work(self) -> None:
+        with self._lock:
+            self._threads += 1  # here, since an interrupt may come between a thread's start and what follows it
         try:
             with self._make_worker() as worker:
                 while (item := self._next()) is not None:

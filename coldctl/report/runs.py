@@ -23,9 +23,7 @@ def leading(result: BenchResult, cache: CacheState) -> Summary | None:
 
 
 def median_run(result: BenchResult, contender: str, cache: CacheState) -> BenchRun | None:
-    """The run whose timeline was kept; without one, the run at the (lower) median of seconds. None when all failed."""
+    """The run at the (lower) median of seconds; None when all failed."""
     runs = [run for run in result.runs if (run.contender, run.cache) == (contender, cache) and run.seconds is not None]
     runs.sort(key=lambda run: run.seconds or 0.0)
-    kept = {line.round for line in result.timelines if (line.contender, line.cache) == (contender, cache)}
-    middle = runs[(len(runs) - 1) // 2 : (len(runs) + 1) // 2]
-    return next(iter([*(run for run in runs if run.round in kept), *middle]), None)
+    return runs[(len(runs) - 1) // 2] if runs else None

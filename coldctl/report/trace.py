@@ -12,7 +12,7 @@ from typing import Any
 
 from coldctl.report.json import line
 from coldctl.report.rates import copy_spans, rate_over_time, read_spans
-from coldctl.results.bench import BenchResult, DeviceSample, Timeline
+from coldctl.results.bench import BenchResult, Timeline
 from coldctl.results.load import Span
 
 MARK = b'"coldctl.trace/1"'
@@ -44,7 +44,7 @@ def trace(result: BenchResult) -> str:
         for row, (name, spans) in enumerate(rows):
             events += process.thread(next(numbers), row, name, spans)
         events += process.rates(timeline.spans)
-        events += process.samples(_samples(result, timeline), timeline.spans)
+        events += process.samples(timeline)
     about = {"path": result.path, "device": result.device, "bytes": result.bytes, "versions": result.host.versions}
     head = {"schema": "coldctl.trace/1", "displayTimeUnit": "ms"}
     return line({**head, "otherData": about, "traceEvents": events})
@@ -73,9 +73,9 @@ class _Process:
             for seconds, rate in rate_over_time(moved):
                 yield self._counter(f"{name}, bytes per second", seconds, {name: rate})
 
-    def samples(self, samples: Sequence[DeviceSample], spans: Sequence[Span]) -> Iterator[_Event]:
-        begun_seconds = min((span.start_seconds for span in spans), default=0.0)
-        for sample in samples:
+    def samples(self, timeline: Timeline) -> Iterator[_Event]:
+        begun_seconds = min((span.start_seconds for span in timeline.spans), default=0.0)
+        for sample in timeline.device_samples:
             for name, fields in _SAMPLED.items():
                 said = {field: value for field in fields if (value := getattr(sample, field)) is not None}
                 if said:
@@ -118,11 +118,6 @@ def _apart(track: str, spans: Sequence[Span]) -> Iterator[tuple[str, list[Span]]
             free.append(span)
     for number, row in enumerate(rows):
         yield track if number == 0 else f"{track} ({number + 1})", row
-
-
-def _samples(result: BenchResult, timeline: Timeline) -> tuple[DeviceSample, ...]:
-    key = (timeline.contender, timeline.cache, timeline.round)
-    return next((run.device_samples for run in result.runs if (run.contender, run.cache, run.round) == key), ())
 
 
 def _begin(span: Span) -> int:

@@ -213,13 +213,18 @@ class Regression:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The spans of one run (the median one of its contender and cache state)."""
+    """One more load of the leading way in a cache state, watched, after the rounds: what all of its threads did when.
+
+    It is none of the runs; its seconds and samples are to be read as a BenchRun's.
+    """
 
     contender: str
     cache: CacheState
-    round: int
     seconds: float
+    loaded_seconds: float | None
+    first_layers_seconds: float | None
     spans: tuple[Span, ...]
+    device_samples: tuple[DeviceSample, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,8 +273,10 @@ class ResidencyMap:
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """`best` is a contender's name, or null with `best_reason`; `bests` has it for each cache state. `timelines`,
-    `residency` and `device_memory` are of median runs. `regressions` is null without a baseline."""
+    """`verify`, `first_layers`, `memory_fraction` and `max_split_size_bytes` are what was asked for that changes what a
+    load does; only results with the same can be compared. `best` is a contender's name, or null with `best_reason`;
+    `bests` has it for each cache state. `timelines` and `residency` are of one more load in each cache state, after the
+    rounds. `regressions` is null without a baseline."""
 
     path: str
     device: str
@@ -277,6 +284,10 @@ class BenchResult:
     tensors: int
     files: int
     rounds: int
+    verify: bool
+    first_layers: int | None
+    memory_fraction: float | None
+    max_split_size_bytes: int | None
     host: HostFacts
     contenders: list[Contender]
     limits: Limits

@@ -20,7 +20,7 @@ from coldctl.events import Events
 from coldctl.loader.host.memory import PeakAnon, read_kib
 from coldctl.loader.load import choice
 from coldctl.loader.load.transform import Transform
-from tests.filesystems import in_child, loop_filesystem, memory_cgroup
+from tests.filesystems import in_child, loop_filesystem, memory_cgroup, tmpfs
 from tests.loads import MIB, assert_given_back, footprint, save, save_sparse
 from tests.tiny import made, read_shard
 from tests.unit.test_source_reader import failing_preadv
@@ -163,6 +163,35 @@ def test_blocks_that_cannot_be_read_are_named(damaged: Damaged, options: Any) ->
         assert error.tensor in NAMES[2:]
         begin = 4096 + EACH_BYTES * NAMES.index(error.tensor)
         assert begin <= error.offset_bytes < begin + EACH_BYTES
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("options", [{"alloc": "map"}, {"alloc": "map", "verify": True}], ids=str)
+def test_a_bad_block_far_into_a_mapped_chunk_is_named(options: Any) -> None:
+    """A chunk of a mapping is 64 MiB, and the kernel says of all of it only that it failed."""
+    first_bad = 4096 + 20 * MIB
+    with loop_filesystem("ext4", 64 * MIB) as filesystem:
+        path = filesystem.path / FILE
+        save_sparse(path, {"a": 40 * MIB})
+        path.write_bytes(path.read_bytes())
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        filesystem.make_unreadable(path, first_bad)
+        with coldctl.open(filesystem.path) as checkpoint, pytest.raises(UnreadableError) as caught:
+            checkpoint.load(**options)
+    assert (caught.value.file, caught.value.tensor, caught.value.stage) == (FILE, "a", "read")
+    assert caught.value.offset_bytes == first_bad
+
+
+@pytest.mark.root
+def test_a_hole_that_cannot_be_mapped_is_an_error() -> None:
+    """On a tmpfs that is full a hole reads as zeros, and kills whoever touches it in a mapping."""
+    with tmpfs(8 * MIB) as folder:
+        save_sparse(folder / FILE, {"a": 32 * MIB})
+        with coldctl.open(folder) as checkpoint:
+            with pytest.raises(UnreadableError, match="through a mapping, from byte 4096"):
+                checkpoint.load(alloc="map")
+            assert not checkpoint.load(alloc="arena")["a"].any()
 
 
 @pytest.mark.root

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from pathlib import Path
 
 import pytest
 
 from coldctl.cli.beside import FileBeside
-from coldctl.errors import EnvironmentLacksError, InputError, UsageError
-from tests.filesystems import as_nobody
+from coldctl.errors import EnvironmentLacksError, InputError, NoSpaceError, UsageError
+from tests.filesystems import as_nobody, tmpfs
 
 MARK = b"<!doctype html>"
 
@@ -69,6 +70,51 @@ def test_a_folder_and_a_device_are_no_files(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there_is_found_before_the_work(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"cannot write .*none/page.html: No such file"):
         FileBeside(str(tmp_path / "none/page.html"), MARK)
+
+
+def test_one_file_for_two_kinds_is_found_however_it_is_spelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("folder")
+    for one, other in (("x", str(tmp_path / "x")), ("folder/x", "link/x"), ("folder/../x", "./x")):
+        with (
+            FileBeside(one, MARK) as page,
+            FileBeside(other, b"trace") as trace,
+            pytest.raises(UsageError, match="are one file"),
+        ):
+            page.require_other_than(trace)
+    with FileBeside("x", MARK) as page, FileBeside("folder/x", b"trace") as trace, FileBeside("y", b"trace") as third:
+        page.require_other_than(trace)
+        page.require_other_than(third)
+    # A link is replaced itself, and not the file behind it.
+    (tmp_path / "z").symlink_to("x")
+    with FileBeside("x", MARK) as page, FileBeside("z", b"trace") as trace:
+        page.require_other_than(trace)
+        page.write("page")
+        trace.write("trace")
+    assert [(tmp_path / name).read_text() for name in ("x", "z")] == ["page", "trace"]
+
+
+def test_a_folder_that_is_gone_by_the_end_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    with FileBeside(str(folder / "page.html"), MARK) as file:
+        shutil.rmtree(folder)
+        with pytest.raises(InputError, match=r"cannot write .*page\.html: No such file"):
+            file.write("x")
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("length", [1, 100_000])  # one byte stays in a buffer until the file is closed
+def test_a_full_disk_is_told_and_nothing_is_left_on_it(length: int) -> None:
+    with tmpfs(8192) as disk:
+        (disk / "other").write_bytes(b"x" * 8192)
+        with (
+            FileBeside(str(disk / "page.html"), MARK) as file,
+            pytest.raises(NoSpaceError, match=r"page\.html: No space"),
+        ):
+            file.write("x" * length)
+        assert os.listdir(disk) == ["other"]
 
 
 def refused_in_usr() -> str:

@@ -13,6 +13,7 @@ import pytest
 
 from coldctl.errors import ColdctlError, InputError, UsageError
 from coldctl.jobs.bench.baseline import Baseline, read_baseline, require_comparable
+from coldctl.jobs.bench.options import BenchOptions
 from coldctl.jobs.bench.regressions import other_machine, regressions, unjudged
 from coldctl.report.json import error_document, result_document
 from coldctl.results.bench import BenchRun, CacheState, Regression
@@ -82,6 +83,13 @@ def set_run(**changes: Any) -> Edit:
         (lambda d: d.pop("runs"), "missing required field `runs`"),
         (lambda d: d.pop("host"), "missing required field `host`"),
         (lambda d: d.update(host=None), "$.host"),
+        (lambda d: d.pop("verify"), "missing required field `verify`"),
+        (lambda d: d.pop("first_layers"), "missing required field `first_layers`"),
+        (lambda d: d.pop("memory_fraction"), "missing required field `memory_fraction`"),
+        (lambda d: d.pop("max_split_size_bytes"), "missing required field `max_split_size_bytes`"),
+        (lambda d: d.update(verify=None), "$.verify"),
+        (lambda d: d.update(first_layers=-1), "$.first_layers"),
+        (lambda d: d.update(memory_fraction="90%"), "$.memory_fraction"),
         (lambda d: d["host"].pop("kernel"), "missing required field `kernel`"),
         (lambda d: d["host"].update(versions={"torch": 2}), "$.host.versions"),
         (lambda d: d.update(runs={}), "$.runs"),
@@ -162,12 +170,15 @@ def test_a_file_larger_than_any_result_is_refused_unread(tmp_path: Path) -> None
 WAYS: list[tuple[str, CacheState]] = [("buffered", "cold"), ("newer", "warm")]
 
 
+OURS = BenchOptions("/data/llama", device="cpu")
+
+
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
         ({"nbytes": 8_000_000_001}, "8,000,000,000 bytes in 291 tensors, this one has 8,000,000,001 bytes in 291"),
         ({"tensors": 290}, "of another checkpoint"),
-        ({"device": "cuda:0"}, "the baseline was loaded to 'cpu', this is 'cuda:0'"),
+        ({"options": replace(OURS, device="cuda:0")}, "the baseline was loaded to 'cpu', this is 'cuda:0'"),
         ({"ways": [("newer", "cold")]}, "has none of the ways"),
     ],
 )
@@ -175,7 +186,7 @@ def test_a_baseline_of_something_else_is_a_wrong_option(
     written: Callable[[str], str], changes: dict[str, Any], why: str
 ) -> None:
     before = read_baseline(written(result_document("bench", result(), ok=True)))
-    fitting: dict[str, Any] = {"device": "cpu", "gpu": None, "nbytes": 8_000_000_000, "tensors": 291, "ways": WAYS}
+    fitting: dict[str, Any] = {"options": OURS, "gpu": None, "nbytes": 8_000_000_000, "tensors": 291, "ways": WAYS}
     require_comparable(before, **fitting)
     with pytest.raises(UsageError) as refused:
         require_comparable(before, **{**fitting, **changes})
@@ -185,15 +196,37 @@ def test_a_baseline_of_something_else_is_a_wrong_option(
 def test_a_baseline_of_another_gpu_is_a_wrong_option_and_of_its_twin_is_not(written: Callable[[str], str]) -> None:
     before = read_baseline(written(result_document("bench", gpu_result(), ok=True)))
     fitting: dict[str, Any] = {"nbytes": 8_000_000_000, "tensors": 291, "ways": [("ring", "cold")]}
-    require_comparable(before, device="cuda:1", gpu="NVIDIA H200", **fitting)
-    require_comparable(before, device="cuda:1", gpu=None, **fitting)
+    require_comparable(before, replace(OURS, device="cuda:1"), gpu="NVIDIA H200", **fitting)
+    require_comparable(before, replace(OURS, device="cuda:1"), gpu=None, **fitting)
     with pytest.raises(UsageError, match="loaded to a 'NVIDIA H200', this is a 'NVIDIA H100'"):
-        require_comparable(before, device="cuda:0", gpu="NVIDIA H100", **fitting)
+        require_comparable(before, replace(OURS, device="cuda:0"), gpu="NVIDIA H100", **fitting)
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "why"),
+    [
+        ({"verify": True}, {}, "verify True there, not asked for here"),
+        ({}, {"verify": True, "first_layers": 2}, "verify not asked for there, True here; first_layers not asked for"),
+        ({"first_layers": 1}, {"first_layers": 2}, "first_layers 1 there, 2 here"),
+        ({"memory_fraction": 0.9}, {"memory_fraction": 0.5}, "memory_fraction 0.9 there, 0.5 here"),
+        ({}, {"max_split_size_bytes": 64 << 20}, "max_split_size_bytes not asked for there, 67108864 here"),
+    ],
+)
+def test_a_baseline_of_loads_that_did_something_else_is_a_wrong_option(
+    written: Callable[[str], str], there: dict[str, Any], here: dict[str, Any], why: str
+) -> None:
+    before = read_baseline(written(result_document("bench", gpu_result(**there), ok=True)))
+    fitting: dict[str, Any] = {"gpu": None, "nbytes": 8_000_000_000, "tensors": 291, "ways": [("ring", "cold")]}
+    require_comparable(before, BenchOptions("/data/llama", device="cuda:0", **there), **fitting)
+    with pytest.raises(UsageError) as refused:
+        require_comparable(before, BenchOptions("/data/llama", device="cuda:0", **here), **fitting)
+    assert refused.value.message.startswith(f"the baseline was made with other options: {why}")
+    assert refused.value.exit_code == 2
 
 
 def test_the_gpu_of_a_machine_does_not_matter_to_a_load_into_memory(written: Callable[[str], str]) -> None:
     before = read_baseline(written(result_document("bench", result(host=host(device=device_facts())), ok=True)))
-    require_comparable(before, device="cpu", gpu="NVIDIA H100", nbytes=8_000_000_000, tensors=291, ways=WAYS)
+    require_comparable(before, OURS, gpu="NVIDIA H100", nbytes=8_000_000_000, tensors=291, ways=WAYS)
 
 
 BEFORE = [1.0, 1.02, 0.98, 1.04, 0.96]

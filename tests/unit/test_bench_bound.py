@@ -253,6 +253,17 @@ class TestNothingIsMadeUp:
         )
         assert not on_gpu(gpu_run("mapped", "warm", 2.1, stages=before)).startswith("start-up")
 
+    def test_seconds_are_those_of_the_median_and_not_of_the_run_below_it(self) -> None:
+        # Of two runs of 0.24 and 0.52 s the median is 0.38 s; 0.38 s / 20,000 tensors are 0.019 ms.
+        lower = run("per-tensor", "warm", 0.24, tensors=20_000, stages=(Stage("import_torch", -1.5, 1.5, 0),))
+        fast = limits(memcpy_bytes_per_second=100e9)
+        told = bound_of(contender("per-tensor"), lower, fast, median_seconds=0.38, device="cpu", cpus=16)
+        assert "(import torch 1.50 s), the load 0.38 s;" in told
+        assert "390.6 KiB and 0.019 ms each on average" in told
+        short = replace(lower, stages=(Stage("import_torch", -0.3, 0.3, 0),))
+        told = bound_of(contender("per-tensor"), short, fast, median_seconds=0.38, device="cpu", cpus=16)
+        assert not told.startswith("start-up")
+
     def test_the_import_of_a_peer_is_part_of_its_start_up(self) -> None:
         before = (Stage("import_torch", -3.0, 1.5, 0), Stage("import_peer", -1.5, 1.25, 0))
         told = on_host(run("runai", "cold", 2.5, mode=None, stages=before), by=peer("runai"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import metadata
 
 import pytest
@@ -111,6 +112,23 @@ def test_peers_that_are_installed_run_with_their_version_and_the_others_are_note
     for peer in packages.keys() - set(present):
         assert f"{peer} is not compared: {packages[peer] or peer} is not installed" in notes
     assert len(notes) == len(packages) - len(present)
+
+
+@pytest.mark.parametrize(
+    ("wish", "asked"),
+    [
+        ({"verify": True}, "verify"),
+        ({"first_layers": 1}, "first_layers"),
+        ({"verify": True, "first_layers": 1}, "verify and first_layers"),
+    ],
+)
+def test_what_peers_are_not_asked_for_is_noted_where_there_are_peers(wish: dict[str, object], asked: str) -> None:
+    alone = BenchOptions("model", device="cpu", **wish)  # type: ignore[arg-type]
+    assert contenders(alone)[1] == []
+    assert contenders(replace(alone, compare=("safetensors",)))[1] == [
+        f"only coldctl's own loads are made with {asked}, those of the peers without"
+    ]
+    assert contenders(BenchOptions("model", device="cpu", compare=("safetensors",)))[1] == []
 
 
 def test_a_task_is_what_the_contender_stands_for() -> None:

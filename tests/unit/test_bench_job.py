@@ -85,6 +85,8 @@ def test_every_contender_runs_once_a_round_in_each_cache_state(result: BenchResu
         assert run.host_memory is not None
         assert run.host_memory.peak_anon_bytes >= run.host_memory.before_anon_bytes > 0
     assert (result.bytes, result.tensors, result.files, result.rounds) == (nbytes, len(read_folder(disk)), 2, 1)
+    assert (result.verify, result.first_layers) == (False, 1)
+    assert (result.memory_fraction, result.max_split_size_bytes) == (None, None)
 
 
 @pytest.mark.root
@@ -114,12 +116,39 @@ def test_one_more_run_in_each_state_has_a_timeline_and_a_map_of_the_page_cache(r
     assert [timeline.cache for timeline in result.timelines] == ["cold", "warm"]
     for timeline, residency in zip(result.timelines, result.residency, strict=True):
         assert timeline.contender in own
-        assert timeline.round == 1  # the rounds have only 0
         assert timeline.spans
+        assert timeline.loaded_seconds is not None
+        assert timeline.first_layers_seconds is not None
+        assert timeline.first_layers_seconds <= timeline.loaded_seconds <= timeline.seconds
         assert (residency.contender, residency.cache) == (timeline.contender, timeline.cache)
         assert residency.before == (0.0 if timeline.cache == "cold" else 1.0,) * 128
         assert residency.after is not None
         assert len(residency.after) == 128
+
+
+@pytest.mark.root
+def test_limits_that_cannot_be_measured_again_are_a_note_and_lose_no_run() -> None:
+    with loop_filesystem("ext4", 64 * MIB) as filesystem:
+        file = filesystem.path / "model.safetensors"
+        write_shard(file, {"a": made("F32", 1 << 20)})
+
+        class Touching(Noting):
+            """What is loaded stays the same, but the file is no longer the one that the job looked at."""
+
+            def note(self, message: str) -> None:
+                super().note(message)
+                if message == "round 1 of 1":
+                    os.utime(file)
+
+        events = Touching()
+        result = bench(BenchOptions(str(file), device="cpu", modes=("buffered",), caches=("cold",), rounds=1), events)
+    note = "the limits could not be measured again: model.safetensors was changed or replaced since its header was read"
+    assert result.notes == [note]
+    assert events.notes == ["round 1 of 1", note]
+    assert [run.error for run in result.runs] == [None]
+    assert [timeline.contender for timeline in result.timelines] == ["buffered"]
+    assert result.limits.disk_buffered_bytes_per_second
+    assert result.limits.memcpy_bytes_per_second
 
 
 @pytest.mark.root
@@ -135,8 +164,9 @@ def test_a_state_that_cannot_be_had_is_left_out_with_a_note() -> None:
         assert [timeline.cache for timeline in result.timelines] == ["warm"]
         assert result.limits.unmeasured["disk_direct"] == "tmpfs has no disk"
         with pytest.raises(EnvironmentLacksError, match="no cache state that was asked for: no cold loads") as caught:
-            bench(BenchOptions(str(folder), device="cpu", modes=("map",), caches=("cold",), rounds=2))
+            bench(BenchOptions(str(folder), device="cpu", modes=("map",), caches=("cold",), rounds=2), none := Noting())
         assert caught.value.exit_code == 5
+        assert none.notes == ["round 1 of 2"]
 
 
 @pytest.mark.root
@@ -145,10 +175,13 @@ def test_a_former_result_is_a_baseline_for_the_same_checkpoint_only(
 ) -> None:
     former = tmp_path / "former.json"
     former.write_text(result_document("bench", result, ok=True))
-    options = BenchOptions(str(disk), device="cpu", modes=("map",), caches=("warm",), rounds=1, baseline=str(former))
+    asked = BenchOptions(str(disk), device="cpu", modes=("map",), caches=("warm",), rounds=1, first_layers=1)
+    options = replace(asked, baseline=str(former))
     again = bench(options)
     assert again.regressions == []  # one round on either side says nothing
     assert any(note.startswith("map (warm) is not judged by the baseline") for note in again.notes)
+    with pytest.raises(UsageError, match="first_layers 1 there, not asked for here"):
+        bench(replace(options, first_layers=None))
     write_shard(tmp_path / "model.safetensors", {"a": made("F32", 1000)})
     with pytest.raises(UsageError, match="the baseline is of another checkpoint"):
         bench(replace(options, path=str(tmp_path / "model.safetensors")))

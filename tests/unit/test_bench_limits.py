@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,14 +14,14 @@ import pytest
 from coldctl.errors import EnvironmentLacksError, StoppedError, UsageError
 from coldctl.events import NULL, Events
 from coldctl.jobs.bench.bus import Answer, Bus, answer_for, measure_bus, pinned_rates
-from coldctl.jobs.bench.counted import Counted
+from coldctl.jobs.bench.counted import Clocked
 from coldctl.jobs.bench.destination import Destination, find_destination
 from coldctl.jobs.bench.limits import better, deadline, measure_limits
 from coldctl.jobs.bench.limits_disk import measure_disk
 from coldctl.jobs.bench.limits_memory import block_bytes, measure_memcpy, thread_counts
 from coldctl.loader.format.checkpoint import Checkpoint, open_checkpoint
 from coldctl.results.bench import Limits
-from tests.filesystems import fincore_bytes, holder, loop_filesystem, tmpfs
+from tests.filesystems import fincore_bytes, holder, in_child, loop_filesystem, memory_cgroup, tmpfs
 from tests.standin import StandIn
 from tests.tiny import made, write_shard, write_sharded
 
@@ -52,17 +54,85 @@ def test_the_disk_is_measured_directly_and_through_the_cache(checkpoint: Checkpo
 def test_one_measurement_reads_at_most_one_pass_over_the_files(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counts = []
-
-    class Counting(Counted):
-        def __init__(self, job: Events) -> None:
-            super().__init__(job)
-            counts.append(self)
-
-    monkeypatch.setattr("coldctl.jobs.bench.limits_disk.Counted", Counting)
+    passes = passes_of(monkeypatch)
     measure_disk(checkpoint, NULL)
-    assert 1 + 4 <= len(counts) <= 4 + 4  # buffered ones, fewer where the disk is slow, and direct ones
-    assert all(checkpoint.bytes - 2 * 4 * MIB < count.bytes <= checkpoint.bytes + 4 * MIB for count in counts)
+    assert 4 + 4 <= len(passes) <= 4 * (4 + 4)  # buffered and direct ones, fewer where the disk is slow
+    assert all(checkpoint.bytes - 2 * 4 * MIB < each.bytes <= checkpoint.bytes + 4 * MIB for each in passes)
+
+
+@pytest.mark.root
+def test_the_clock_of_a_pass_begins_when_all_of_its_threads_run(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes = passes_of(monkeypatch)
+    measure_disk(checkpoint, NULL)
+    threads = [each.threads_at_begin for each in passes]
+    direct = threads.index(1)
+    assert 4 <= direct <= 16
+    assert threads[:direct] == ([2, 4, 8, 32] * 4)[:direct]
+    assert 4 <= len(threads[direct:]) <= 16
+    assert threads[direct:] == ([1, 4, 16, 32] * 4)[: len(threads) - direct]
+    assert all(each.seconds > 0 for each in passes)
+
+
+class Pass(Clocked):
+    """The clock of one pass, with how many threads there were when it began."""
+
+    def begin_clock(self) -> None:
+        self.threads_at_begin = sum(thread.name.startswith("coldctl-") for thread in threading.enumerate())
+        super().begin_clock()
+
+
+def passes_of(monkeypatch: pytest.MonkeyPatch) -> list[Pass]:
+    """A list that the passes over the disk are going to be in."""
+    passes: list[Pass] = []
+
+    def noted(job: Events) -> Pass:
+        passes.append(Pass(job))
+        return passes[-1]
+
+    monkeypatch.setattr("coldctl.jobs.bench.limits_disk.Clocked", noted)
+    return passes
+
+
+@pytest.mark.root
+def test_a_pass_over_files_that_were_not_cold_does_not_count(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes = passes_of(monkeypatch)
+    file = Path(checkpoint.shards[1].path)
+    with ExitStack() as stack:
+
+        class Holding(Events):
+            """From the first pass on somebody maps one of the files."""
+
+            held = False
+
+            def raise_if_stopped(self) -> None:
+                if passes and not self.held:
+                    self.held = True
+                    file.read_bytes()
+                    stack.enter_context(holder(file, "map"))
+
+        rates = measure_disk(checkpoint, Holding())
+    assert [each.threads_at_begin for each in passes] == [2]
+    assert rates.buffered == passes[0].bytes / passes[0].seconds
+    assert (rates.direct, rates.depth) == (None, None)
+    assert rates.unmeasured.keys() == {"disk_direct"}
+    assert rates.unmeasured["disk_direct"].startswith("the files cannot be had out of the page cache: ")
+    assert "mapped by" in rates.unmeasured["disk_direct"]
+
+
+@pytest.mark.root
+def test_files_without_a_whole_page_have_no_direct_rate() -> None:
+    with loop_filesystem("ext4", 64 * MIB) as filesystem:
+        write_shard(filesystem.path / "model.safetensors", {"a": made("U8", 1000)})
+        os.sync()
+        rates = measure_disk(open_checkpoint(filesystem.path), NULL)
+    assert rates.buffered is not None
+    assert rates.buffered > 0
+    assert rates.direct is None
+    assert rates.unmeasured == {"disk_direct": "the files are too small to be read in whole pages"}
 
 
 @pytest.mark.root
@@ -171,6 +241,16 @@ def test_a_deadline_is_twenty_times_the_slower_way_of_the_disk_and_says_so() -> 
     unmeasured = deadline(6_000_000_000, NOTHING)
     assert unmeasured.seconds == 120 + 20 * 60
     assert "at the supposed 100 MB/s of the disk" in unmeasured.reason
+
+
+@pytest.mark.root
+def test_memory_is_not_measured_with_less_than_four_blocks_of_it_free() -> None:
+    with memory_cgroup(3 * block_bytes()) as group:
+        rate = in_child(
+            lambda: measure_memcpy(NULL),
+            prepare=lambda: (group / "cgroup.procs").write_text(str(os.getpid())),
+        )
+    assert rate is None
 
 
 def test_threads_double_up_to_the_cpus() -> None:

@@ -15,14 +15,17 @@ import pytest
 
 from coldctl.errors import EnvironmentLacksError, StoppedError
 from coldctl.events import NULL, Events
+from coldctl.jobs.bench.afterwards import noted
 from coldctl.jobs.bench.contenders import contenders
 from coldctl.jobs.bench.options import BenchOptions
 from coldctl.jobs.bench.process import Deadline
 from coldctl.jobs.bench.rounds import Rounds
-from coldctl.jobs.bench.runner import Runner
+from coldctl.jobs.bench.runner import Ran, Runner
 from coldctl.jobs.bench.task import Outcome, Task
+from coldctl.jobs.bench.timelines import timelines
 from coldctl.loader.format.checkpoint import open_checkpoint
-from coldctl.results.bench import BenchRun, HostMemory
+from coldctl.results.bench import BenchRun, HostMemory, Timeline
+from coldctl.results.load import Span
 from tests.tiny import made, write_shard
 
 ROOT = Path(__file__).parents[2]
@@ -194,6 +197,19 @@ print(json.dumps({"seconds": 1.0, "host_memory": {"peak_anon_bytes": 5, "before_
     ) == (Outcome(seconds=1.0, host_memory=HostMemory(9_000_000_000, 1)))
 
 
+def test_a_device_that_cannot_be_sampled_is_a_note_of_the_run() -> None:
+    def ran(script: str) -> Ran:
+        return Runner(HALF_A_MINUTE, NULL, device_uuid="GPU-of-nobody", command=python(script)).run(TASK)
+
+    found = ran('print(\'{"seconds": 1.0, "notes": ["its own"]}\')')
+    assert found.device_samples == ()
+    own, note = found.outcome.notes
+    assert own == "its own"
+    assert note.startswith("the device could not be sampled: ")
+    assert ran('print(\'{"error": "no such file"}\')').outcome == Outcome(error="no such file")
+    assert run("print('{\"seconds\": 1.0}')").notes == ()
+
+
 def pids_in(path: Path) -> list[int]:
     return [int(pid) for pid in path.read_text().split()]
 
@@ -230,16 +246,17 @@ print(json.dumps({"seconds": 2.0, "bytes": 10, "content_sum": content_sum}))
 """
 
 
-class Progress(Events):
+class Noting(Events):
+    """There is no phase of bytes: most of a run is no load, so that its rate would be nobody's."""
+
     def __init__(self) -> None:
-        self.total_bytes = self.bytes = 0
+        self.notes: list[str] = []
 
     def begin(self, label: str, total_bytes: int) -> None:
-        assert label == "loading"
-        self.total_bytes += total_bytes
+        raise AssertionError(label, total_bytes)
 
-    def advance(self, nbytes: int) -> None:
-        self.bytes += nbytes
+    def note(self, message: str) -> None:
+        self.notes.append(message)
 
 
 def in_rounds(tmp_path: Path, options: BenchOptions, events: Events) -> tuple[list[BenchRun], list[str]]:
@@ -253,7 +270,7 @@ def in_rounds(tmp_path: Path, options: BenchOptions, events: Events) -> tuple[li
 
 
 def test_rounds_reverse_their_order_each_time_and_every_run_is_kept(tmp_path: Path) -> None:
-    events = Progress()
+    events = Noting()
     options = BenchOptions("model", device="cpu", modes=("map", "auto", "direct"), caches=("warm",), rounds=3)
     runs, ran = in_rounds(tmp_path, options, events)
     assert ran == ["map", "auto", "direct", "direct", "auto", "map", "map", "auto", "direct"]
@@ -261,7 +278,7 @@ def test_rounds_reverse_their_order_each_time_and_every_run_is_kept(tmp_path: Pa
     size = (tmp_path / "model.safetensors").stat().st_size
     assert {(run.resident_before_bytes, run.resident_after_bytes) for run in runs} == {(size, size)}
     assert {(run.seconds, run.bytes, run.bytes_per_second, run.cache) for run in runs} == {(2.0, 10, 5.0, "warm")}
-    assert events.bytes == events.total_bytes == 9 * size
+    assert events.notes == ["round 1 of 3", "round 2 of 3", "round 3 of 3"]
 
 
 def test_who_brings_other_bytes_than_coldctl_has_failed(tmp_path: Path) -> None:
@@ -276,3 +293,48 @@ def test_who_brings_other_bytes_than_coldctl_has_failed(tmp_path: Path) -> None:
     other = by_contender["safetensors"]
     assert other.error == "brought other bytes: their sum is ff, and not that of coldctl's loads"
     assert (other.seconds, other.bytes_per_second, other.content_sum) == (None, None, "ff")
+
+
+WATCHED = """
+import json, sys
+task = json.load(sys.stdin)
+if task["spans"] and len(sys.argv) > 1:
+    sys.exit(sys.argv[1])
+spans = [{"track": "plan", "name": "plan", "start_seconds": 0.0, "seconds": 0.5, "bytes": 0}] if task["spans"] else []
+seconds = 3.0 if task["spans"] else 2.0
+first = {"loaded_seconds": seconds - 0.5, "first_layers_seconds": seconds - 1.5}
+print(json.dumps({"seconds": seconds, "bytes": 10, "content_sum": "aa", "spans": spans, **first}))
+"""
+
+
+def watched(tmp_path: Path, *arguments: str) -> tuple[list[Timeline], list[str]]:
+    """The timelines of loads that take 2 s in the rounds and 3 s after them, and the notes of those that fail."""
+    write_shard(tmp_path / "model.safetensors", {"a": made("U8", 5000)})
+    checkpoint = open_checkpoint(tmp_path / "model.safetensors")
+    options = BenchOptions("model", device="cpu", modes=("map",), caches=("warm",), rounds=1)
+    runner = Runner(HALF_A_MINUTE, NULL, command=python(WATCHED, *arguments))
+    rounds, ways = Rounds(options, checkpoint, runner, NULL), contenders(options)[0]
+    notes: list[str] = []
+    return [timeline for timeline, _ in timelines(rounds, ways, rounds.run_all(ways), notes)], notes
+
+
+def test_a_timeline_has_the_times_of_its_own_load(tmp_path: Path) -> None:
+    span = Span("plan", "plan", 0.0, 0.5, 0)
+    assert watched(tmp_path) == ([Timeline("map", "warm", 3.0, 2.5, 1.5, (span,), ())], [])
+
+
+def test_a_timeline_that_fails_leaves_a_note(tmp_path: Path) -> None:
+    note = "no timeline of map (warm): its process ended with exit code 1: no second time"
+    assert watched(tmp_path, "no second time") == ([], [note])
+
+
+def test_what_fails_after_the_rounds_is_a_note_and_a_stop_is_none() -> None:
+    notes: list[str] = []
+    with noted("no limits", notes):
+        raise EnvironmentLacksError("the GPU has gone")
+    with noted("no limits", notes):
+        raise ValueError("bad")
+    assert notes == ["no limits: the GPU has gone", "no limits: ValueError('bad')"]
+    with pytest.raises(StoppedError), noted("no limits", notes):
+        raise StoppedError(signal.SIGTERM)
+    assert len(notes) == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
+import pickle
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -456,3 +457,19 @@ def test_without_torch_everything_comes_as_numpy_arrays(folder: Path, expected: 
     assert sorted(found["stream"]) == found["first"] == sorted(expected)
     assert found["tp"] == [[256, 1024], [256, 1024]]
     assert found["torch"] == [5, "pip install coldctl[torch]"]
+
+
+def test_pickled_it_is_the_tensors_alone(tmp_path: Path) -> None:
+    save_mixed(tmp_path)
+    with coldctl.open(tmp_path) as checkpoint:
+        loaded = checkpoint.load(names=["model.norm.weight"])
+    again = pickle.loads(pickle.dumps(loaded))
+    assert type(again) is dict
+    assert list(again) == ["model.norm.weight"]
+    assert bits(again["model.norm.weight"]) == bits(loaded["model.norm.weight"])
+
+
+def test_no_more_readers_than_there_is_to_read(tmp_path: Path) -> None:
+    save_mixed(tmp_path)
+    with coldctl.open(tmp_path) as checkpoint:
+        assert checkpoint.load(names=["model.norm.weight"], readers=8000).report.streams == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import threading
@@ -194,6 +195,24 @@ def test_an_interrupted_caller_waits_for_its_threads() -> None:
         signal.signal(signal.SIGINT, inherited)
     assert begun.is_set()
     assert ended.is_set()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("coldctl-")]
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_an_interrupt_while_a_thread_is_started_ends_all(monkeypatch: pytest.MonkeyPatch, begun: bool) -> None:
+    """It may come before the thread begins, or after."""
+    really, calls = threading.Thread.start, itertools.count()
+
+    def start(self: threading.Thread) -> None:
+        interrupted = self.name.startswith("coldctl-") and next(calls) == 1
+        if begun or not interrupted:
+            really(self)
+        if interrupted:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(KeyboardInterrupt):
+        share_out(range(100), workers(lambda _: iter([1])), NULL, first=3, cap=3)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("coldctl-")]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from coldctl.report.text.bench import render
 from coldctl.report.text.style import PLAIN, Style
-from coldctl.results.bench import BenchResult, BenchRun, Best, Comparison, HostMemory
+from coldctl.results.bench import BenchResult, BenchRun, Best, CacheState, Comparison, HostMemory
 from coldctl.results.load import CopyFacts, Stage
 from tests import bench_results as make
 
@@ -43,7 +43,7 @@ def test_the_whole_report_of_a_host() -> None:
         "direct             warm   4.40 s  [4.30 s - 4.60 s]  1.82 GB/s  18.1 % of memcpy",
         "safetensors 0.6.2  warm   1.00 s  [0.90 s - 1.20 s]  8.00 GB/s  80 % of memcpy",
         "cold",
-        "  best: buffered: the spreads do not touch",
+        "  coldctl's best: buffered: the spreads do not touch",
         "  buffered: 1.25 x safetensors (1.20-1.30)",
         "  buffered, median run, 0 % in memory before, 8 readers, 1.00 s of CPU",
         "    stage               start    took    bytes       rate  (stages overlap, and need not add up)",
@@ -83,7 +83,7 @@ def test_the_stages_of_a_gpu_and_what_was_ready_when() -> None:
         "    H2D                0.20 s  3.80 s   7.5 GiB  2.11 GB/s",
         "  bound: held by the disk: nothing to gain",
         "  ready: first layers 0.50 s; attention of the first layer 0.40 s, median 0.80 s, of the last 1.20 s",
-        "  host memory: peak 100.0 MiB above the 700.0 MiB of the imports",
+        "  host memory: peak of the process 800.0 MiB, 700.0 MiB before the load",
         "  device memory: 139.0 GiB free before, 131.0 GiB after, of 140.0 GiB",
         "  torch: peak 7.5 GiB allocated, 8.0 GiB reserved; fragmentation 5 %; expandable_segments:False",
     ]
@@ -124,7 +124,7 @@ def test_percentiles_have_columns_only_where_there_are_some() -> None:
 
 def test_a_best_that_the_spreads_do_not_allow_is_not_named() -> None:
     lines = lines_of(make.result(bests=[Best("cold", None, "the spreads of buffered and direct overlap")]))
-    assert "  best: not named: the spreads of buffered and direct overlap" in lines
+    assert "  coldctl's best: not named: the spreads of buffered and direct overlap" in lines
 
 
 def test_without_a_best_the_detail_is_of_the_lowest_median() -> None:
@@ -150,20 +150,63 @@ def test_each_peer_has_a_line_with_its_ratio_and_bounds() -> None:
     assert [line for line in lines if " x " in line] == ["  buffered: 1.08 x torch (0.99-1.15)"]
 
 
-def test_the_stages_are_of_the_run_whose_timeline_was_kept() -> None:
-    first, kept = (make.run(seconds=4.0, round=number, cpu_seconds=float(number)) for number in (1, 2))
-    line = make.timeline("buffered", "cold", round=2)
-    lines = lines_of(
-        make.result(runs=[first, kept], timelines=[line], summaries=[make.summary("buffered", "cold", [4.0])])
+def test_a_peer_whose_bounds_lie_under_one_was_faster_and_is_told_in_yellow() -> None:
+    """1 / 0.8 is 1.25, 1 / 0.96 is 1.04, and 1 / 0.64 is 1.56."""
+    beaten = Comparison("cold", "buffered", "torch", 0.8, 0.64, 0.96)
+    doubtful = Comparison("cold", "buffered", "runai", 0.8, 0.64, 1.0)
+    result = make.result(comparisons=[beaten, doubtful], summaries=[make.summary("buffered", "cold", [4.0])])
+    assert [line for line in lines_of(result) if " x " in line] == [
+        "  buffered: 0.80 x torch (0.64-0.96): torch was faster, 1.25 times as fast (1.04 to 1.56)",
+        "  buffered: 0.80 x runai (0.64-1.00)",
+    ]
+    assert "\x1b[33mtorch was faster\x1b[0m" in render(result, Style(colour=True))
+
+
+def shares_of(result: BenchResult) -> list[str]:
+    """The end of each row of the loads, and the lines below them up to the first cache state."""
+    lines = lines_of(result)
+    at = next(number for number, line in enumerate(lines) if line.startswith("contender"))
+    return [line.split("  ")[-1] for line in lines[at + 1 : lines.index(result.summaries[0].cache)]]
+
+
+NONE_APPLIES = "-: no limit applies: a mapping of warm files copies nothing, and what a peer does is not known"
+
+
+def test_where_no_limit_applies_there_is_a_dash_and_one_line_that_says_why() -> None:
+    names = ("map", "safetensors")
+    result = make.result(
+        contenders=[make.contender("map"), make.peer("safetensors")],
+        runs=[make.run("map", "warm"), make.run("safetensors", "warm", mode=None)],
+        summaries=[make.summary(name, "warm", [4.0], limit=None, limit_share=None) for name in names],
+        bests=[],
+        comparisons=[],
+        timelines=[],
     )
-    assert "  buffered, median run, 0 % in memory before, 8 readers, 2.00 s of CPU" in lines
+    assert shares_of(result) == ["-", "-", NONE_APPLIES]
 
 
-def test_without_a_timeline_the_stages_are_of_the_run_at_the_median() -> None:
+@pytest.mark.parametrize(("mode", "cache"), [("buffered", "warm"), ("map", "cold")])
+def test_a_limit_that_applies_and_was_not_measured_is_called_so(mode: str, cache: CacheState) -> None:
+    result = make.result(
+        contenders=[make.contender(mode)],
+        runs=[make.run(mode, cache)],
+        summaries=[make.summary(mode, cache, [4.0], limit=None, limit_share=None)],
+        bests=[],
+        comparisons=[],
+        timelines=[],
+    )
+    assert shares_of(result) == ["not measured"]
+
+
+def test_whatever_goes_onto_a_gpu_has_a_limit() -> None:
+    summary = make.summary("runai", "warm", [4.0], limit=None, limit_share=None)
+    run = make.gpu_run("runai", "warm", mode=None)
+    assert shares_of(make.gpu_result(runs=[run], summaries=[summary], bests=[], timelines=[])) == ["not measured"]
+
+
+def test_the_stages_are_of_the_run_at_the_median() -> None:
     runs = [make.run(seconds=seconds, cpu_seconds=seconds) for seconds in (9.0, 5.0, 1.0)]
-    lines = lines_of(
-        make.result(runs=runs, timelines=[], summaries=[make.summary("buffered", "cold", [9.0, 5.0, 1.0])])
-    )
+    lines = lines_of(make.result(runs=runs, summaries=[make.summary("buffered", "cold", [9.0, 5.0, 1.0])]))
     assert "  buffered, median run, 0 % in memory before, 8 readers, 5.00 s of CPU" in lines
 
 
@@ -192,9 +235,11 @@ def test_fragmentation_of_15_per_cent_and_more_is_an_alarm_in_red() -> None:
     assert f"reserved; \x1b[31m{alarm}\x1b[0m; expandable" in render(result, Style(colour=True))
 
 
-def test_memory_that_never_grew_is_no_negative_growth() -> None:
-    lines = of_run(make.run(host_memory=HostMemory(100 * MIB, 101 * MIB)))
-    assert "  host memory: peak 0 B above the 101.0 MiB of the imports" in lines
+def test_the_peak_of_memory_is_told_of_the_process_and_not_as_what_the_load_took() -> None:
+    """An import that took 40 MiB for a while makes the same peak as a load that does."""
+    text = "\n".join(of_run(make.run(host_memory=HostMemory(140 * MIB, 100 * MIB))))
+    assert "\n  host memory: peak of the process 140.0 MiB, 100.0 MiB before the load" in text
+    assert "40.0 MiB above" not in text
 
 
 def test_a_baseline_ends_in_a_verdict() -> None:
@@ -207,7 +252,8 @@ def test_a_baseline_ends_in_a_verdict() -> None:
         "1 regression",
     ]
     assert lines_of(make.result(regressions=[held]))[-1] == "no regression"
-    assert lines_of(make.result(regressions=[]))[-1] == "nothing in the baseline to compare with"
+    told = "no way could be judged against the baseline: see the notes"
+    assert lines_of(make.result(regressions=[]))[-1] == told
     assert "baseline" not in render(make.result(), PLAIN)
 
 
@@ -229,7 +275,7 @@ def test_where_nothing_loaded_that_is_all_there_is_to_say() -> None:
         "contender  cache  median  [min - max]  rate  of its limit",
         "buffered   cold   failed  5 of 5             no space",
         "cold",
-        "  best: not named: none loaded",
+        "  coldctl's best: not named: none loaded",
         "  none of coldctl's own ways loaded",
     ]
 

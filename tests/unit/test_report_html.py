@@ -314,11 +314,14 @@ def test_a_timeline_says_how_busy_each_track_was() -> None:
     assert reader.attributes["d"] == f"M{begin} 9h{CELLS - begin}"
 
 
-def test_the_moments_of_a_run_are_drawn_only_where_the_timeline_is_that_run() -> None:
-    run = made.run(loaded_seconds=3.5, first_layers_seconds=1.0)
+def test_the_moments_of_a_timeline_are_its_own_where_they_were_measured() -> None:
+    run = made.run(loaded_seconds=2.0, first_layers_seconds=3.0)
     own, other = (
-        sections(parse(page(made.result(runs=[run], timelines=[made.timeline(round=number)]))))["Where the seconds go"]
-        for number in (0, 5)
+        sections(parse(page(made.result(runs=[run], timelines=[made.timeline(**moments)]))))["Where the seconds go"]
+        for moments in (
+            {"loaded_seconds": 3.5, "first_layers_seconds": 1.0},
+            {"loaded_seconds": None, "first_layers_seconds": None},
+        )
     )
     assert {line.attributes["x1"] for line in own.all("line", "loaded")[:-1]} == {"87.5%"}
     assert {line.attributes["x1"] for line in own.all("line", "first")[:-1]} == {"25%"}
@@ -434,6 +437,29 @@ def test_ways_without_a_limit_are_named_and_not_drawn() -> None:
     assert "From a cold cache, and without a measured limit: direct." in section.words
 
 
+def test_ways_to_which_no_limit_applies_are_told_apart_from_those_whose_limit_was_not_measured() -> None:
+    changes = {"limit": None, "limit_share": None}
+    section = sections(
+        parse(
+            page(
+                made.result(
+                    runs=[made.run("map", "warm"), made.run("direct", "warm")],
+                    summaries=[
+                        made.summary("buffered", "warm", [4.0]),
+                        made.summary("map", "warm", [4.0], **changes),
+                        made.summary("direct", "warm", [4.0], **changes),
+                    ],
+                )
+            )
+        )
+    )["Shares of the limits"]
+    assert [remark.words for remark in section.all("p", "remark")] == [
+        "From a warm cache, and without a measured limit: direct.",
+        "From a warm cache, no limit applies: a mapping of warm files copies nothing, and what a peer does is not "
+        "known: map.",
+    ]
+
+
 def test_ratios_stand_on_a_logarithmic_scale_around_one() -> None:
     scale = Ratio(4.0)
     assert [scale.at(value) for value in (0.25, 0.5, 1.0, 2.0, 4.0)] == pytest.approx([0, 25, 50, 75, 100])
@@ -466,27 +492,84 @@ def test_regressions_are_told_at_the_top_and_in_their_section(full: Element) -> 
 
 def test_the_verdict_says_the_best_way_or_why_there_is_none() -> None:
     named = parse(page(made.result())).all("header")[0]
-    assert named.all("p", "verdict")[0].words == "The best way to load here is buffered."
+    assert named.all("p", "verdict")[0].words == "coldctl's best way to load here is buffered."
     cold, warm = named.all("section", "panel")
     assert "4.00 s2.00 GB/s" in cold.words
     assert "80 % of its limit (disk, direct: 2.50 GB/s)" in cold.words
     assert "The spreads do not touch.Bound: held by the disk: nothing to gain." in cold.words
     assert "1.00 s8.00 GB/s" in warm.words
     none = parse(page(made.gpu_result())).all("header")[0]
-    assert none.all("p", "verdict")[0].words == "No best way can be named."
-    assert "No best way named; lowest median" in none.all("section", "panel")[0].words
+    assert none.all("p", "verdict")[0].words == "None of coldctl's ways can be named the best."
+    assert "No best way named; coldctl's lowest median" in none.all("section", "panel")[0].words
     assert "One round does not tell." in none.all("section", "panel")[0].words
     apart = made.result(best=None, bests=[Best("cold", "buffered", "x"), Best("warm", None, "y")])
     words = parse(page(apart)).all("p", "verdict")[0].words
-    assert words == "No one way is the best in every cache state."
+    assert words == "None of coldctl's ways is the best in every cache state."
 
 
-def test_host_memory_is_what_the_load_took_above_the_imports() -> None:
-    root = parse(page(made.result()))
-    tiles = {tile.children[0].words: tile.children[1].words for tile in root.all("dl")[0].children}
-    assert tiles["Runs"] == "30none failed"
-    assert tiles["Host memory, peak"] == "7.5 GiBabove what the imports take", "8e9 bytes and 100 MiB"
-    section = sections(root)["Host memory"]
+def test_the_verdict_says_which_peers_were_faster_and_by_how_much() -> None:
+    """1 / 0.8 is 1.25, 1 / 0.96 is 1.04, and 1 / 0.64 is 1.56."""
+    faster = Comparison("warm", "buffered", "safetensors", 0.8, 0.64, 0.96)
+    doubtful = Comparison("cold", "buffered", "safetensors", 0.8, 0.64, 1.0)
+    assert parse(page(made.result(comparisons=[doubtful, faster]))).all("p", "verdict")[0].words == (
+        "coldctl's best way to load here is buffered. From a warm cache the peer safetensors was faster than buffered: "
+        "1.25 times as fast (1.04 to 1.56)."
+    )
+
+
+def tiles(result: BenchResult) -> dict[str, tuple[str, str]]:
+    """Figure and remark of each tile by its name."""
+    found = {}
+    for tile in parse(page(result)).all("dl")[0].children:
+        name, figure = tile.children
+        remark = figure.children[0].words
+        found[name.words] = figure.words.removesuffix(remark), remark
+    return found
+
+
+def test_the_tile_of_the_bytes_counts_the_runs_that_brought_them_and_names_those_that_brought_others() -> None:
+    good = [made.run("buffered", content_sum="aa", round=number) for number in range(3)]
+    crashed = made.failed_run("direct")
+    assert tiles(made.result(runs=good))["Bytes"] == ("the same", "sum aa in 3 of 3 runs")
+    assert tiles(made.result(runs=[*good, crashed]))["Bytes"] == ("the same", "sum aa in 3 of 4 runs")
+    others = [
+        made.failed_run("runai", error="brought other bytes", content_sum=content_sum) for content_sum in ("bb", "cc")
+    ]
+    assert tiles(made.result(runs=[*good, crashed, *others]))["Bytes"] == (
+        "not all the same",
+        "sum aa in 3 of 6 runs; others in 2 runs of runai",
+    )
+
+
+def test_the_tile_of_attention_shows_the_first_and_the_last_layer_in_whatever_order_they_came() -> None:
+    shown = tiles(made.gpu_result(attention_ready_seconds=[0.9, 0.4, 1.2, 0.6]))["Attention ready"]
+    assert shown == ("0.90 s, 0.60 s", "of the first layer, of the last of 4 layers")
+
+
+def test_a_baseline_by_which_nothing_could_be_judged_refers_to_the_notes() -> None:
+    section = sections(parse(page(made.result(regressions=[]))))["Against the baseline"]
+    assert "No way could be judged against the baseline: see the notes." in section.words
+
+
+def test_what_came_before_the_load_is_a_strip_of_its_own_that_ends_where_the_load_begins() -> None:
+    section = sections(parse(page(made.gpu_result())))["Where the seconds go"]
+    strip = next(chart for chart in section.all("ul", "chart") if chart.attributes.get("aria-label", "") != "")
+    assert strip.attributes["aria-label"] == "Before the load of the median run, round 1"
+    bars = {row.all("div", "label")[0].words: row.all("rect", "prepare") for row in strip.all("li", "row")}
+    # From -4 s to 0: 3 s of import torch from its begin, 0.5 s of CUDA context from -1 s on.
+    (imports,), (context,) = bars["import torch"], bars["CUDA context"]
+    assert (imports.attributes["x"], imports.attributes["width"]) == ("0%", "75%")
+    assert (context.attributes["x"], context.attributes["width"]) == ("75%", "12.5%")
+    bare = made.run(stages=())
+    without = sections(parse(page(made.result(runs=[bare]))))["Where the seconds go"]
+    assert "Before the load" not in without.words
+
+
+def test_host_memory_is_told_at_its_peak_and_before_the_load() -> None:
+    shown = tiles(made.result())
+    assert shown["Runs"] == ("30", "none failed")
+    assert shown["Host memory, peak"] == ("7.8 GiB", "of the process, 300.0 MiB before the load"), "8e9 B and 400 MiB"
+    section = sections(parse(page(made.result())))["Host memory"]
     peak = (made.BYTES + 400 * made.MIB) * 1.02
     assert section.all("rect", "prepare")[1].attributes["width"] == f"{100 * 300 * made.MIB / peak:.3f}%"
 
@@ -532,7 +615,7 @@ def test_a_result_in_which_everything_failed_has_a_page() -> None:
     )
     root = parse(page(failed))
     assert not any(chart.all("circle") for chart in root.all("ul", "chart"))
-    assert "No best way can be named." in root.words
+    assert "None of coldctl's ways can be named the best." in root.words
     assert "No run succeeded." in root.all("section", "panel")[0].words
     assert "Shares of the limits" not in sections(root)
 

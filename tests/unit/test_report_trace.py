@@ -169,9 +169,10 @@ def test_where_nothing_is_known_of_readers_there_is_no_rate() -> None:
 
 def test_samples_of_the_device_are_counters_from_the_beginning_of_the_process() -> None:
     quiet = make.device_sample(1.0, used_bytes=None, utilisation_share=None, pcie_sent_bytes_per_second=None)
-    run = make.gpu_run("ring", "cold", device_samples=(make.device_sample(0.0), quiet))
     begun = Span("import_torch", "import torch", -3.0, 2.0, 0)
-    result = make.gpu_result(runs=[run], timelines=[make.timeline("ring", "cold", spans=(begun,))])
+    samples = (make.device_sample(0.0), quiet)
+    timeline = make.timeline("ring", "cold", spans=(begun,), device_samples=samples)
+    result = make.gpu_result(timelines=[timeline])
     assert [(event["name"], event["ts"], event["args"]) for event in events_of(result, "C")] == [
         ("device memory", 0.0, {"used_bytes": 9 << 30}),
         ("device busy", 0.0, {"utilisation_share": 0.5, "memory_utilisation_share": 0.25}),

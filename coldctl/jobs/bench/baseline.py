@@ -11,12 +11,14 @@ import msgspec
 
 from coldctl.errors import InputError, UsageError, from_os_error
 from coldctl.jobs.bench.judge import SecondsByRound
+from coldctl.jobs.bench.options import BenchOptions
 from coldctl.loader.regular import NotRegularError, opened, read_at
 from coldctl.results.bench import CacheState
 
 SCHEMA = "coldctl.bench/1"
 _MAX_BYTES = 256 << 20
 _MOST_ROUNDS = 10_000
+_CHANGE_A_LOAD = ("verify", "first_layers", "memory_fraction", "max_split_size_bytes")
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Seconds = Annotated[float, msgspec.Meta(ge=1e-9, le=1e9)]
@@ -58,6 +60,10 @@ class Baseline(msgspec.Struct, frozen=True):
     device: str
     bytes: _Count
     tensors: _Count
+    verify: bool
+    first_layers: _Count | None
+    memory_fraction: float | None
+    max_split_size_bytes: _Count | None
     host: Host
     runs: list[Run]
 
@@ -95,12 +101,14 @@ def read_baseline(path: str) -> Baseline:
 
 
 def require_comparable(
-    baseline: Baseline, *, device: str, gpu: str | None, nbytes: int, tensors: int, ways: Iterable[Way]
+    baseline: Baseline, options: BenchOptions, *, gpu: str | None, nbytes: int, tensors: int, ways: Iterable[Way]
 ) -> None:
-    """Raise UsageError when the baseline is of another checkpoint or device, or has none of `ways`, which are to run.
+    """Raise UsageError when the baseline is of another checkpoint or device, was made with other options that change
+    what a load does, or has none of `ways`, which are to run.
 
-    `gpu` is the name of the device, where it is one and known.
+    The device of `options` is one that was found; `gpu` is its name, where it is a GPU and known.
     """
+    device = options.device
     if (baseline.bytes, baseline.tensors) != (nbytes, tensors):
         theirs, ours = f"{baseline.bytes:,} bytes in {baseline.tensors:,}", f"{nbytes:,} bytes in {tensors:,}"
         raise _other(f"the baseline is of another checkpoint: {theirs} tensors, this one has {ours}")
@@ -109,8 +117,17 @@ def require_comparable(
     theirs_gpu = baseline.host.device.name if baseline.host.device else None
     if _kind(device) != "cpu" and gpu and theirs_gpu and gpu != theirs_gpu:
         raise _other(f"the baseline was loaded to a {theirs_gpu!r}, this is a {gpu!r}")
+    if others := [name for name in _CHANGE_A_LOAD if getattr(baseline, name) != getattr(options, name)]:
+        raise _other(f"the baseline was made with other options: {_both(baseline, options, others)}")
     if not set(baseline.ways()) & set(ways):
         raise _other("the baseline has none of the ways to load that are to be run, in the same cache state")
+
+
+def _both(baseline: Baseline, options: BenchOptions, names: Iterable[str]) -> str:
+    pairs = ((name, getattr(baseline, name), getattr(options, name)) for name in names)
+    return "; ".join(
+        f"{name} {then or 'not asked for'} there, {now or 'not asked for'} here" for name, then, now in pairs
+    )
 
 
 def _kind(device: str) -> str:

@@ -104,7 +104,7 @@ def _small_tensors(load: Evidence) -> str | None:
     tensors, nbytes = load.run.tensors, load.run.bytes
     if load.run.mode != "per-tensor" or not tensors or nbytes >= SMALL_TENSOR_BYTES * tensors:
         return None
-    each = f"{format_size(nbytes // tensors)} and {format_moment(load.seconds / tensors)} each on average"
+    each = f"{format_size(nbytes // tensors)} and {format_moment(load.median_seconds / tensors)} each on average"
     mode = "ring" if load.on_device else "buffered"
     return f"small tensors: {tensors:,} one by one, {each}; mode {mode} takes many at once"
 
@@ -121,9 +121,9 @@ def _copying_to_device(load: Evidence) -> str | None:
 
 def _cpus(load: Evidence) -> str | None:
     used_seconds = load.run.cpu_seconds
-    if not used_seconds or used_seconds < BUSY_SHARE * load.cpus * load.seconds:
+    if not used_seconds or used_seconds < BUSY_SHARE * load.cpus * load.run_seconds:
         return None
-    return f"the CPUs: {used_seconds / load.seconds:.1f} of {load.cpus} busy all the while; {past_busy_cpus(load)}"
+    return f"the CPUs: {used_seconds / load.run_seconds:.1f} of {load.cpus} busy all the while; {past_busy_cpus(load)}"
 
 
 def _reading(load: Evidence) -> str | None:
@@ -156,11 +156,11 @@ def _start_up(load: Evidence) -> str | None:
     """What comes before the load, where it takes longer than the load."""
     parts = {told: seconds for name, told in _BEFORE_THE_LOAD.items() if (seconds := load.stage_seconds(name))}
     total_seconds = sum(parts.values())
-    if total_seconds <= load.seconds:
+    if total_seconds <= load.median_seconds:
         return None
     listed = ", ".join(f"{told} {format_moment(seconds)}" for told, seconds in parts.items())
-    took = f"{format_moment(total_seconds)} before the first byte ({listed}), the load {format_moment(load.seconds)}"
-    return f"start-up: {took}; a process that is kept pays for it once"
+    took = f"{format_moment(total_seconds)} before the first byte ({listed})"
+    return f"start-up: {took}, the load {format_moment(load.median_seconds)}; a process that is kept pays for it once"
 
 
 _EXPLANATIONS = (_at_limit, _way_of_reading, _one_stage, _small_tensors, _copying_to_device, _cpus, _reading)

@@ -25,7 +25,8 @@ _WITHOUT_STREAMS_AND_CHUNKS = {"map", "per-tensor", "mapped", "gds"}
 
 
 def contenders(options: BenchOptions) -> tuple[list[Contender], list[str]]:
-    """The contenders in the order in which a first round runs them, and a note for each that is left out.
+    """The contenders in the order in which a first round runs them, and notes: of each that is left out, and of what
+    is asked of coldctl's own loads and not of the peers'.
 
     A mode that has neither streams nor chunks stands there once for each order, whatever was asked for. Raises
     UsageError for modes, streams, chunks, orders and peers that do not exist.
@@ -40,6 +41,8 @@ def contenders(options: BenchOptions) -> tuple[list[Contender], list[str]]:
         if version is not None
     ]
     notes = [f"{peer} is not compared: {peers.BY_NAME[peer].distribution} is not installed" for peer in missing]
+    if others and (unlike := [name for name in ("verify", "first_layers") if getattr(options, name)]):
+        notes.append(f"only coldctl's own loads are made with {' and '.join(unlike)}, those of the peers without")
     return [_own(*settings) for settings in ours] + others, notes
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 from coldctl.events import Events
 
@@ -21,3 +22,22 @@ class Counted(Events):
 
     def raise_if_stopped(self) -> None:
         self._job.raise_if_stopped()
+
+
+class Clocked(Counted):
+    """`seconds` is the time from when the clock began to the last advance; 0 before one."""
+
+    def __init__(self, job: Events) -> None:
+        super().__init__(job)
+        self._begun_seconds = self._last_seconds = 0.0
+
+    def begin_clock(self) -> None:
+        self._begun_seconds = self._last_seconds = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        return self._last_seconds - self._begun_seconds
+
+    def advance(self, nbytes: int) -> None:
+        super().advance(nbytes)
+        self._last_seconds = time.perf_counter()

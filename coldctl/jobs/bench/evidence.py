@@ -12,7 +12,8 @@ from coldctl.results.bench import BenchRun, Contender, Limits
 class Evidence:
     """`run` is the one in the middle, of `contender`; the lower one of two, while `median_seconds` is the median.
 
-    `cpus` are those that the process may use. Shares of stages are of the run's seconds; 0 for what was not measured.
+    `cpus` are those that the process may use. Shares of stages are of the run's own seconds, 0 for what was not
+    measured; how long the load took is the median.
     """
 
     contender: Contender
@@ -23,7 +24,7 @@ class Evidence:
     cpus: int
 
     @property
-    def seconds(self) -> float:
+    def run_seconds(self) -> float:
         assert self.run.seconds, "a run that succeeded took time"
         return self.run.seconds
 
@@ -48,7 +49,7 @@ class Evidence:
 
     def share(self, name: str) -> float:
         """How long the stage went on."""
-        return self.stage_seconds(name) / self.seconds
+        return self.stage_seconds(name) / self.run_seconds
 
     def stage_limit_share(self, name: str, limit: Limit | None) -> float | None:
         """How fast the stage was while it went on, as a share of the limit."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from coldctl.errors import EnvironmentLacksError
 from coldctl.events import NULL, Events
 from coldctl.jobs.bench import judge
+from coldctl.jobs.bench.afterwards import noted
 from coldctl.jobs.bench.allocator import allocator_environment
 from coldctl.jobs.bench.baseline import Baseline, read_baseline, require_comparable
 from coldctl.jobs.bench.bus import measure_bus
@@ -32,9 +33,9 @@ def bench(options: BenchOptions, events: Events = NULL) -> BenchResult:
     """Measure the limits of the machine, run every contender in rounds, measure the limits again, and judge.
 
     The checkpoint is put out of the page cache for cold loads, and read into it for warm ones. A run that fails is a
-    run with its reason in the result. Raises UsageError, what opening the checkpoint and the baseline raises,
-    EnvironmentLacksError (exit code 5) for a GPU that is not to be had and for files that cannot be brought into any of
-    the cache states, and StoppedError; no process is left behind.
+    run with its reason in the result, and what fails after the rounds a note. Raises UsageError, what opening the
+    checkpoint and the baseline raises, EnvironmentLacksError (exit code 5) for a GPU that is not to be had and for
+    files that cannot be brought into any of the cache states, and StoppedError; no process is left behind.
     """
     begun_seconds = time.perf_counter()
     check(options)
@@ -58,8 +59,12 @@ def bench(options: BenchOptions, events: Events = NULL) -> BenchResult:
     rounds = Rounds(options, checkpoint, Runner(deadline(checkpoint.bytes, before), events, uuid, environment), events)
     runs = rounds.run_all(ways)
     notes += _told(_left_out(rounds), events)
-    apart = list(timelines(rounds, ways, runs))
-    limits = better(before, _limits_again(checkpoint, destination, options, events))
+    failed: list[str] = []
+    apart = list(timelines(rounds, ways, runs, failed))
+    limits = before
+    with noted("the limits could not be measured again", failed):
+        limits = better(before, _limits_again(checkpoint, destination, options, events))
+    notes += _told(failed, events)
 
     bests = judge.bests(ways, runs)
     best, best_reason = judge.best_of_all(bests)
@@ -74,6 +79,10 @@ def bench(options: BenchOptions, events: Events = NULL) -> BenchResult:
         tensors=len(tensors),
         files=len(checkpoint.shards),
         rounds=options.rounds,
+        verify=options.verify,
+        first_layers=options.first_layers,
+        memory_fraction=options.memory_fraction,
+        max_split_size_bytes=options.max_split_size_bytes,
         host=host,
         contenders=ways,
         limits=limits,
@@ -106,7 +115,7 @@ def _require_comparable(
 ) -> None:
     require_comparable(
         baseline,
-        device=options.device,
+        options,
         gpu=host.device.name if host.device else None,
         nbytes=nbytes,
         tensors=tensors,

@@ -1,8 +1,9 @@
-"""The disk's limit: direct reads of the checkpoint's own files at several depths, and cold reads through the cache.
+"""The disk's limit: cold reads of the checkpoint's own files, through the page cache and past it, by several threads.
 
-Every measurement begins with the files out of the page cache, since some filesystems answer direct reads from it. It
-goes on where the one before stopped, so that a cache below (a hypervisor's, a controller's) is not asked for the same
-bytes again and again.
+Every pass begins with the files out of the page cache, and counts only when they were measured to be: some filesystems
+answer even direct reads from it. It goes on where the one before stopped, so that a cache below (a hypervisor's, a
+controller's) is not asked for the same bytes again and again. Only reading is clocked: threads and buffers are there
+before the first piece.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from __future__ import annotations
 import itertools
 import mmap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from coldctl.errors import EnvironmentLacksError, UnreadableError
 from coldctl.events import Events
 from coldctl.jobs.bench.cache_state import make_cold, residency_of
-from coldctl.jobs.bench.counted import Counted
+from coldctl.jobs.bench.counted import Clocked
 from coldctl.loader.format.checkpoint import Checkpoint
 from coldctl.loader.host.mounts import filesystem_of
 from coldctl.loader.pages.evict import IN_MEMORY
@@ -29,10 +30,19 @@ from coldctl.units import GIB, MIB
 
 PIECE_BYTES = 4 * MIB
 DEPTHS = (1, 4, 16, 32)
-BUFFERED_READERS = 4
-BUFFERED_PASSES = 4
+"""Of direct reads: how many are under way at a time."""
+
+BUFFERED_READERS = (2, 4, 8, 32)
+"""From as few as a load begins with to the most that one takes by itself: which is fastest depends on the CPUs."""
+
+TURNS = 4
+"""How often each width is measured, unless that takes longer than MOST_SECONDS: one pass over a small checkpoint is too
+short to tell."""
+
 MOST_BYTES = 4 * GIB
 MOST_SECONDS = 2.0
+
+_OpenSource = Callable[[Source], OpenSource]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +58,8 @@ class DiskRates:
 def measure_disk(checkpoint: Checkpoint, events: Events) -> DiskRates:
     """The rates of the disk under `checkpoint`, whose files are out of the page cache, or nearly, afterwards.
 
-    One measurement is 4 GiB, one pass over the files or about 2 s, whichever is least; several are made, and the best
-    counts. Raises StoppedError, and
-    what reading a file raises (UnreadableError, ChangedError).
+    One pass is 4 GiB, all of the files or about 2 s, whichever is least; several are made, and the best counts. What
+    cannot be had cold, or read, is not measured. Raises StoppedError, ChangedError, and what opening a file raises.
     """
     return _Disk(checkpoint, events).rates()
 
@@ -73,53 +82,64 @@ class _Disk:
         filesystem = filesystem_of(self._files[0])
         if filesystem in IN_MEMORY:
             return unmeasured(f"{filesystem} has no disk")
-        if lacks := make_cold(self._files, self._events).lacks:
-            return unmeasured(f"the files cannot be had out of the page cache: {lacks}")
-        reasons = {}
+        if lacks := self._lacks_cold():
+            return unmeasured(lacks)
+        reasons: dict[str, str] = {}
         direct, depth, buffered = None, None, None
         try:
-            buffered = self._best_buffered()
-        except UnreadableError as error:
+            buffered, _ = self._best(BUFFERED_READERS, self._buffered_rate)
+        except (UnreadableError, EnvironmentLacksError) as error:
             reasons["disk_buffered"] = error.message
         try:
-            direct, depth = self._best_direct(filesystem)
+            direct, depth = self._best(DEPTHS, lambda depth: self._direct_rate(depth, filesystem))
         except (UnreadableError, EnvironmentLacksError) as error:
             reasons["disk_direct"] = error.message
         return DiskRates(direct, depth, buffered, reasons)
 
-    def _best_buffered(self) -> float:
-        """The best of a few passes: one over a small checkpoint is too short to tell."""
-        begun_seconds, rates = time.perf_counter(), list[float]()
-        while len(rates) < BUFFERED_PASSES and time.perf_counter() - begun_seconds < MOST_SECONDS:
-            make_cold(self._files, self._events)
-            rates.append(self._rate(self._pieces, BUFFERED_READERS, lambda source: source.open()))
+    def _best(self, widths: Sequence[int], rate_of: Callable[[int], float]) -> tuple[float, int]:
+        """The best rate of the passes that were cold, and its width. Raises EnvironmentLacksError where none was."""
+        begun_seconds, rates = time.perf_counter(), list[tuple[float, int]]()
+        for turn, width in itertools.product(range(TURNS), widths):
+            if turn and time.perf_counter() - begun_seconds > MOST_SECONDS:
+                break
+            lacks = self._lacks_cold()
+            if lacks is None:
+                rates.append((rate_of(width), width))
+        if lacks and not rates:
+            raise EnvironmentLacksError(lacks)
         return max(rates)
 
-    def _best_direct(self, filesystem: str) -> tuple[float, int]:
-        """The best rate and its depth. Raises EnvironmentLacksError where direct reads are none."""
+    def _lacks_cold(self) -> str | None:
+        """Null when the files are measured to be out of the page cache now, and else why they are not."""
+        lacks = make_cold(self._files, self._events).lacks
+        return lacks and f"the files cannot be had out of the page cache: {lacks}"
+
+    def _buffered_rate(self, readers: int) -> float:
+        return self._rate(self._pieces, readers, lambda source: source.open())
+
+    def _direct_rate(self, depth: int, filesystem: str) -> float:
+        """Raises EnvironmentLacksError where direct reads are none."""
 
         def open_direct(source: Source) -> OpenSource:
             if found := source.open_direct():
                 return found
             raise EnvironmentLacksError(f"{filesystem} takes no direct reads")
 
-        rates = {}
-        for depth in DEPTHS:
-            make_cold(self._files, self._events)
-            rates[depth] = self._rate(self._whole_pages, depth, open_direct)
-            if (residency_of(self._files).resident_bytes or 0) > self._most_bytes // 2:
-                raise EnvironmentLacksError(
-                    f"{filesystem} reads through the page cache where direct reads are asked for"
-                )
-        best = max(rates, key=lambda depth: rates[depth])
-        return rates[best], best
+        rate = self._rate(self._whole_pages, depth, open_direct)
+        if (residency_of(self._files).resident_bytes or 0) > self._most_bytes // 2:
+            raise EnvironmentLacksError(f"{filesystem} reads through the page cache where direct reads are asked for")
+        return rate
 
-    def _rate(self, pieces: Iterator[Segment], readers: int, open_source: Callable[[Source], OpenSource]) -> float:
+    def _rate(self, pieces: Iterator[Segment], readers: int, open_source: _OpenSource) -> float:
+        """Bytes per second from the first piece begun, which is when all threads run, to the last one ended."""
+        # With their pages there: a load reads into memory that is there, too, and some filesystems do not fault pages
+        # in for direct reads.
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
+        buffers = [memoryview(mmap.mmap(-1, PIECE_BYTES, flags)) for _ in range(readers)]
+
         @contextmanager
         def make_worker() -> Iterator[Worker[Segment]]:
-            # With its pages there: some filesystems do not fault them in for direct reads.
-            memory = mmap.mmap(-1, PIECE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
-            buffer = memoryview(memory)
+            buffer = buffers.pop()
             with LastOpened(open_source, checked=False) as opened:
 
                 def read(piece: Segment) -> Iterator[int]:
@@ -128,18 +148,21 @@ class _Disk:
 
                 yield read
 
-        counted = Counted(self._events)
-        begun_seconds = time.perf_counter()
-        share_out(self._budgeted(pieces, begun_seconds), make_worker, counted, first=readers, cap=readers)
-        return counted.bytes / (time.perf_counter() - begun_seconds)
+        clocked = Clocked(self._events)
+        share_out(self._budgeted(pieces, clocked), make_worker, clocked, first=readers, cap=readers)
+        if not clocked.bytes:
+            raise EnvironmentLacksError("the files are too small to be read in whole pages")
+        return clocked.bytes / clocked.seconds
 
-    def _budgeted(self, pieces: Iterator[Segment], begun_seconds: float) -> Iterator[Segment]:
-        """The next pieces, as many as one measurement may read."""
+    def _budgeted(self, pieces: Iterator[Segment], clocked: Clocked) -> Iterator[Segment]:
+        """The next pieces, as many as one pass may read. The first is asked for, and clocked from, when all threads run
+        (`share_out` hands out nothing before)."""
+        clocked.begin_clock()
         left_bytes = self._most_bytes
         for piece in pieces:
             yield piece
             left_bytes -= piece.nbytes
-            if left_bytes < PIECE_BYTES or time.perf_counter() - begun_seconds > MOST_SECONDS:
+            if left_bytes < PIECE_BYTES or clocked.seconds > MOST_SECONDS:
                 return
 
 

@@ -20,7 +20,8 @@ SECONDS_EACH = 0.2
 def measure_memcpy(events: Events) -> float | None:
     """Bytes copied per second, read and written once each, by the best of 1, 2, 4, … threads up to the CPUs.
 
-    None where twice the block is not to be had without pressing on memory. Raises StoppedError.
+    None where less than four times the block is free: the block, its copy, and as much again for all others. Raises
+    StoppedError.
     """
     nbytes = block_bytes()
     if 4 * nbytes > budget().headroom_bytes:

@@ -24,7 +24,6 @@ class Rounds:
         self.runner = runner
         self.files = [shard.path for shard in checkpoint.shards]
         self.left_out: dict[CacheState, str] = {}
-        self._bytes = checkpoint.bytes
         self._events = events
 
     def run_all(self, contenders: Sequence[Contender]) -> list[BenchRun]:
@@ -32,30 +31,28 @@ class Rounds:
 
         A cache state that the checkpoint's files cannot be brought into is left out. Raises StoppedError.
         """
-        rounds, caches = self.options.rounds, self.options.caches
-        self._events.begin("loading", rounds * len(caches) * len(contenders) * self._bytes)
+        self._tell(0)
         runs = []
-        for cache in caches:
+        for cache in self.options.caches:
             if lacks := self.prepare(cache).lacks:
                 self.left_out[cache] = lacks
-                self._events.advance(rounds * len(contenders) * self._bytes)
                 continue
-            runs += [self._turn(contender, cache, 0) for contender in contenders]
-        turns = [(contender, cache) for cache in caches if cache not in self.left_out for contender in contenders]
-        for number in range(1, rounds):
+            runs += [self._run(contender, cache, 0) for contender in contenders]
+        had = [cache for cache in self.options.caches if cache not in self.left_out]
+        turns = [(contender, cache) for cache in had for contender in contenders]
+        for number in range(1, self.options.rounds if turns else 1):
+            self._tell(number)
             in_order = reversed(turns) if number % 2 else turns
-            runs += [self._turn(contender, cache, number) for contender, cache in in_order]
-        self._events.end()
+            runs += [self._run(contender, cache, number) for contender, cache in in_order]
         return held_to_reference(runs, contenders)
 
     def prepare(self, cache: CacheState) -> Prepared:
         """Bring the checkpoint's files into a cache state, or say why that cannot be."""
         return prepare(cache, self.files, self._events)
 
-    def _turn(self, contender: Contender, cache: CacheState, number: int) -> BenchRun:
-        run = self._run(contender, cache, number)
-        self._events.advance(self._bytes)
-        return run
+    def _tell(self, number: int) -> None:
+        """A note a round: most of a run is no load, but a process that starts, so there is no rate to be told."""
+        self._events.note(f"round {number + 1} of {self.options.rounds}")
 
     def _run(self, contender: Contender, cache: CacheState, number: int) -> BenchRun:
         read = self.files if contender.kind == "coldctl" else peers.files_read(contender.name, self.files)

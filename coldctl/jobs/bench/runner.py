@@ -55,6 +55,8 @@ class Runner:
         if outcome.host_memory:
             peak_bytes = max(outcome.host_memory.peak_anon_bytes, memory.bytes)
             outcome = replace(outcome, host_memory=replace(outcome.host_memory, peak_anon_bytes=peak_bytes))
+        if sampler and sampler.reason and outcome.error is None:
+            outcome = replace(outcome, notes=(*outcome.notes, f"the device could not be sampled: {sampler.reason}"))
         return Ran(outcome, sampler.samples if sampler else ())
 
 

@@ -1,11 +1,13 @@
-"""One more run of coldctl's best way in each cache state, kept apart from the others: with what every thread did when,
-and with the page cache before and after it, cell by cell. Taking account of that takes time from a load."""
+"""One more load by coldctl's leading way in each cache state, watched, after the rounds and kept apart from their runs:
+what every thread did when, and the page cache before and after it, cell by cell. Watching takes time from a load."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 
+from coldctl.errors import EnvironmentLacksError
+from coldctl.jobs.bench.afterwards import noted
 from coldctl.jobs.bench.contenders import task_of
 from coldctl.jobs.bench.judge import cache_states, seconds_by_round
 from coldctl.jobs.bench.rounds import Rounds
@@ -17,14 +19,14 @@ MOST_CELLS = 512
 
 
 def timelines(
-    rounds: Rounds, contenders: Sequence[Contender], runs: Sequence[BenchRun]
+    rounds: Rounds, contenders: Sequence[Contender], runs: Sequence[BenchRun], notes: list[str]
 ) -> Iterator[tuple[Timeline, ResidencyMap]]:
-    """For each cache state of `runs` a timeline, of the round after the last, and the residency around it; none where
-    nothing loaded, or this one run fails. Raises StoppedError."""
+    """For each cache state of `runs` a timeline, and the residency around its load; none where nothing loaded, and the
+    reason in `notes` instead where this one load fails. Raises StoppedError."""
     for cache in cache_states(runs):
-        best = leading(contenders, runs, cache)
-        if best and (found := _timeline_of(rounds, best, cache)):
-            yield found
+        if best := leading(contenders, runs, cache):
+            with noted(f"no timeline of {best.name} ({cache})", notes):
+                yield _timeline_of(rounds, best, cache)
 
 
 def leading(contenders: Sequence[Contender], runs: Sequence[BenchRun], cache: CacheState) -> Contender | None:
@@ -37,15 +39,25 @@ def leading(contenders: Sequence[Contender], runs: Sequence[BenchRun], cache: Ca
     return min(medians, key=lambda contender: medians[contender], default=None)
 
 
-def _timeline_of(rounds: Rounds, contender: Contender, cache: CacheState) -> tuple[Timeline, ResidencyMap] | None:
-    if rounds.prepare(cache).lacks:
-        return None
+def _timeline_of(rounds: Rounds, contender: Contender, cache: CacheState) -> tuple[Timeline, ResidencyMap]:
+    """Raises EnvironmentLacksError with the reason for a load that fails."""
+    if lacks := rounds.prepare(cache).lacks:
+        raise EnvironmentLacksError(f"not {cache}: {lacks}")
     before = cells_of(rounds.files)
-    outcome = rounds.runner.run(task_of(contender, rounds.options, rounds.files, spans=True)).outcome
+    ran = rounds.runner.run(task_of(contender, rounds.options, rounds.files, spans=True))
     after = cells_of(rounds.files)
-    if outcome.error is not None or outcome.seconds is None:
-        return None
-    timeline = Timeline(contender.name, cache, rounds.options.rounds, outcome.seconds, outcome.spans)
+    outcome = ran.outcome
+    if outcome.seconds is None:
+        raise EnvironmentLacksError(outcome.error or "it was not measured")
+    timeline = Timeline(
+        contender=contender.name,
+        cache=cache,
+        seconds=outcome.seconds,
+        loaded_seconds=outcome.loaded_seconds,
+        first_layers_seconds=outcome.first_layers_seconds,
+        spans=outcome.spans,
+        device_samples=ran.device_samples,
+    )
     return timeline, ResidencyMap(contender.name, cache, before, after)
 
 

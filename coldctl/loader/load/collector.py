@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,18 @@ from contextlib import contextmanager
 _lock = threading.Lock()
 _pauses = 0
 _was_on = False
+
+
+def _go_on_in_child() -> None:
+    """The thread that paused it does not exist there."""
+    global _lock, _pauses
+    _lock = threading.Lock()
+    if _pauses and _was_on:
+        gc.enable()
+    _pauses = 0
+
+
+os.register_at_fork(after_in_child=_go_on_in_child)
 
 
 @contextmanager

@@ -79,7 +79,7 @@ def read_all(batch: Batch, move: Move, routes: Routes, reads: Reads, events: Eve
             finally:
                 reads.add(filler, done)
 
-    first, cap = _streams(batch, routes)
+    first, cap = (min(threads, max(1, len(batch.transfers))) for threads in _streams(batch, routes))
     reads.streams = max(reads.streams, share_out(batch.transfers, make_worker, events, first=first, cap=cap))
 
 

@@ -27,9 +27,20 @@ from coldctl.units import MIB
 
 _ROWS_BYTES = 4 * MIB
 _STEP_BYTES = 4 * MIB
-_CLEARING = itertools.cycle([threading.Lock() for _ in range(max(1, len(os.sched_getaffinity(0)) // 2))])
+_CLEARING = [threading.Lock() for _ in range(max(1, len(os.sched_getaffinity(0)) // 2))]
 """One for half of the CPUs. The kernel clears fresh pages before a read may land in them, which takes about as long as
 copying; threads that all clear at once keep off the CPUs what brings the bytes, and then nothing is read meanwhile."""
+
+
+_fillers = itertools.count()
+
+
+def _unlock_in_child() -> None:
+    """A thread that held one does not exist there."""
+    _CLEARING[:] = [threading.Lock() for _ in _CLEARING]
+
+
+os.register_at_fork(after_in_child=_unlock_in_child)
 
 
 class Filler:
@@ -43,7 +54,7 @@ class Filler:
         self.read_bytes = 0
         self.direct_bytes = 0
         self._routes = routes
-        self._clearing = next(_CLEARING)
+        self._clearing = _CLEARING[next(_fillers) % len(_CLEARING)]
         self._wanted = wanted
         self._buffered = LastOpened(lambda source: source.open(), checked=True)
         self._direct: tuple[Source, OpenSource | None] | None = None

@@ -23,6 +23,10 @@ class Loaded(dict[str, Tensor]):
         self._report = report
         self._spans = spans
 
+    def __reduce__(self) -> tuple[type[dict[str, Tensor]], tuple[dict[str, Tensor]]]:
+        """Pickled, it is the tensors alone."""
+        return dict, (dict(self),)
+
     @cached_property
     def report(self) -> LoadReport:
         return self._report()

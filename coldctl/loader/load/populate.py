@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from coldctl.errors import ColdctlError
+from coldctl.errors import ColdctlError, UnreadableError
 from coldctl.loader.load.fill import Filler
 from coldctl.loader.load.place import PAGE_BYTES
 from coldctl.loader.load.transfers import Transfer
@@ -39,10 +39,23 @@ def _populate(address: int, file: OpenLocalFile, transfer: Transfer) -> None:
         if cause.errno == errno.EINVAL:  # a kernel before 5.14
             _read_through(file, transfer)
             return
-        error = find_unreadable(file, transfer.source.name, transfer.offset_bytes, transfer.end_offset_bytes)
         file.check_unchanged()  # the kernel says the same of bad blocks and of what a file has lost
-        if error:
-            raise error from cause
+        raise _why(file, transfer, cause) from cause
+
+
+def _why(file: OpenLocalFile, transfer: Transfer, cause: OSError) -> UnreadableError:
+    """The first byte that cannot be read; where all can, what the kernel said, as of a hole on a full tmpfs."""
+    name = transfer.source.name
+    try:
+        _read_through(file, transfer)
+    except UnreadableError as error:
+        return find_unreadable(file, name, error.offset_bytes or 0, transfer.end_offset_bytes) or error
+    return UnreadableError(
+        f"cannot read {name} through a mapping, from byte {transfer.offset_bytes}: {cause.strerror}",
+        hint='use alloc="arena", which reads it otherwise',
+        file=name,
+        offset_bytes=transfer.offset_bytes,
+    )
 
 
 def _read_through(file: OpenLocalFile, transfer: Transfer) -> None:

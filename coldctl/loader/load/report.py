@@ -79,7 +79,7 @@ def _path(session: Session) -> tuple[str, str]:
         return through, f"auto: {session.routes.why_buffered}"
     if 2 * direct >= read:
         return "direct", "auto: most was not in the page cache, and direct reads were not slower"
-    return through, "auto: most was in the page cache, the rest was read directly"
+    return through, f"auto: {session.routes.why_buffered}, the rest was read directly"
 
 
 def _alloc(session: Session) -> str:

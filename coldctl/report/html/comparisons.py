@@ -10,6 +10,7 @@ from coldctl.report.html.markup import NOTHING, Child, Safe, element, join
 from coldctl.report.html.scale import Ratio
 from coldctl.report.html.section import CACHES, section, sentence
 from coldctl.report.runs import cache_states
+from coldctl.report.text.bench_phrases import NOTHING_JUDGED
 from coldctl.results.bench import BenchResult, CacheState, Comparison, Regression
 
 
@@ -49,7 +50,7 @@ def regressions_section(result: BenchResult) -> Safe:
     if result.regressions is None:
         return NOTHING
     if not result.regressions:
-        return section("Against the baseline", "Nothing in the baseline can be compared with this result.")
+        return section("Against the baseline", sentence(NOTHING_JUDGED))
     scale = _scale((each.low, each.ratio, each.high) for each in result.regressions)
     rows = [_regression(each, scale) for each in result.regressions]
     return section(

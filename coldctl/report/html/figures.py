@@ -39,7 +39,10 @@ def figures_section(result: BenchResult) -> Safe:
     table = data_table(
         "Figures of every way to load", [_HEAD[i] for i in kept], [[row[i] for i in kept] for row in rows]
     )
-    lead = "Seconds of all runs that succeeded; the last three columns are medians. A dash is what was not measured."
+    lead = (
+        "Seconds of all runs that succeeded; the last three columns are medians. A dash is what was not measured, or "
+        "is not there to measure."
+    )
     return section("All figures", lead, table)
 
 

@@ -7,12 +7,13 @@ from coldctl.report.html.facts import name_of, peers, runs_of
 from coldctl.report.html.markup import NOTHING, Safe, join
 from coldctl.report.html.scale import Scale, linear
 from coldctl.report.html.section import section
+from coldctl.report.text.bench_phrases import before_load
 from coldctl.results.bench import BenchResult, HostMemory
 from coldctl.units import GIB, format_size
 
 
 def memory_section(result: BenchResult) -> Safe:
-    peaks = {contender.name: _peak(result, contender.name) for contender in result.contenders}
+    peaks = {contender.name: peak_of(result, contender.name) for contender in result.contenders}
     measured = {name: peak for name, peak in peaks.items() if peak}
     if not measured:
         return NOTHING
@@ -21,20 +22,22 @@ def memory_section(result: BenchResult) -> Safe:
     rows = [_row(name, measured[name], scale, others) for name in measured]
     return section(
         "Host memory",
-        "Anonymous memory of the loading process at its peak, the highest of all runs. Pages of the page cache are not "
-        "in it: a mapping shows little here and fills the cache instead.",
-        legend((patch("prepare"), "taken by the imports"), (patch("fill"), "taken by the load")),
+        "Anonymous memory of the loading process at its peak, the highest of all runs, and before the load. The peak "
+        "is of all that the process did: where the load took little, it may be that of the imports. Pages of the page "
+        "cache are not in it: a mapping shows little here and fills the cache instead.",
+        legend((patch("prepare"), "held before the load"), (patch("fill"), "more at the peak of the process")),
         chart(rows, scale, "GiB", label="Host memory at its peak"),
     )
 
 
-def _peak(result: BenchResult, contender: str) -> HostMemory | None:
+def peak_of(result: BenchResult, contender: str) -> HostMemory | None:
+    """Of the run with the highest peak, if it was measured."""
     measured = [run.host_memory for run in runs_of(result, contender) if run.host_memory]
     return max(measured, key=lambda each: each.peak_anon_bytes, default=None)
 
 
 def _row(name: str, memory: HostMemory, scale: Scale, others: set[str]) -> Row:
     before, peak = scale.at(memory.before_anon_bytes / GIB), scale.at(memory.peak_anon_bytes / GIB)
-    words = f"{name}: {format_size(memory.peak_anon_bytes)}, of them {format_size(memory.before_anon_bytes)} before"
+    words = f"{name}: peak {format_size(memory.peak_anon_bytes)}, {before_load(memory)}"
     marks = join([bar(0, before, 10, 12, "prepare"), bar(before, max(peak, before), 10, 12, "fill")])
     return Row(name_of(name, others), marks, format_size(memory.peak_anon_bytes), words)

@@ -19,9 +19,6 @@ from coldctl.report.html.timeline import timeline_section
 from coldctl.report.html.verdict import checkpoint_name, header
 from coldctl.results.bench import BenchResult
 
-MARK = b"<title>coldctl bench: "
-"""In the first 4 KiB of every page."""
-
 MARK = b"coldctl.bench-page/1"
 """Stands near the beginning of every page that `page` makes."""
 

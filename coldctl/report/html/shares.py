@@ -8,6 +8,7 @@ from coldctl.report.html.markup import NOTHING, Safe, element, join
 from coldctl.report.html.scale import Linear, Scale, linear
 from coldctl.report.html.section import CACHES, section
 from coldctl.report.runs import cache_states
+from coldctl.report.text.bench_phrases import NO_LIMIT, has_no_limit
 from coldctl.results.bench import BenchResult, CacheState, Summary
 from coldctl.units import format_rate, format_ratio
 
@@ -30,9 +31,20 @@ def _of_cache(result: BenchResult, cache: CacheState, scale: Linear) -> Safe:
     measured = [summary for summary in loaded if summary.limit_share is not None]
     limits = dict.fromkeys(summary.limit or "its limit" for summary in measured)
     charts = [_of_limit(result, cache, limit, measured, scale) for limit in limits]
-    others = ", ".join(summary.contender for summary in loaded if summary.limit_share is None)
-    remark = f"{CACHES[cache]}, and without a measured limit: {others}." if others else None
-    return join([*charts, element("p", remark, class_="remark") if remark else None])
+    unlimited = [summary for summary in loaded if has_no_limit(result, summary)]
+    unmeasured = [each for each in loaded if each.limit_share is None and each not in unlimited]
+    return join(
+        [
+            *charts,
+            _remark(f"{CACHES[cache]}, and without a measured limit", unmeasured),
+            _remark(f"{CACHES[cache]}, {NO_LIMIT}", unlimited),
+        ]
+    )
+
+
+def _remark(what: str, summaries: list[Summary]) -> Safe | None:
+    names = ", ".join(summary.contender for summary in summaries)
+    return element("p", f"{what}: {names}.", class_="remark") if names else None
 
 
 def _of_limit(result: BenchResult, cache: CacheState, limit: str, summaries: list[Summary], scale: Linear) -> Safe:

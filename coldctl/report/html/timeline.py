@@ -1,4 +1,4 @@
-"""What every stage, reader and copy lane of a load did when."""
+"""What every stage, reader and copy lane of a load did when: of one more load in each cache state, after the rounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coldctl.report.html.stages import stage_table
 from coldctl.report.html.tracks import CELLS, Track, tracks
 from coldctl.report.runs import median_run
 from coldctl.report.text.phrases import count
-from coldctl.results.bench import BenchResult, BenchRun, Timeline
+from coldctl.results.bench import BenchResult, Timeline
 from coldctl.units import format_moment, format_rate, format_size
 
 SHOWN = 4
@@ -27,8 +27,8 @@ def timeline_section(result: BenchResult) -> Safe:
     left_out = len(result.timelines) - SHOWN
     return section(
         "Where the seconds go",
-        "One load, watched, from its first step. A bar is a time in which its track was busy, and the figure the share "
-        "of the load in which it was; stages overlap and need not add up."
+        "One more load of the leading way, watched, after the rounds, from its first step. A bar is a time in which "
+        "its track was busy, and the figure the share of the load in which it was; stages overlap and need not add up."
         + (f" {count(left_out, 'more timeline')} left out here." if left_out > 0 else ""),
         *(_one(result, timeline) for timeline in result.timelines[:SHOWN]),
     )
@@ -36,24 +36,22 @@ def timeline_section(result: BenchResult) -> Safe:
 
 def _one(result: BenchResult, timeline: Timeline) -> Safe:
     run = median_run(result, timeline.contender, timeline.cache)
-    own = run if run and run.round == timeline.round else None
-    which = f"round {timeline.round + 1}" if own else "one more load, after the rounds"
     heading = element(
         "h3",
         timeline.contender,
         " ",
         element("span", timeline.cache, class_=f"tag {timeline.cache}"),
-        element("span", f" {format_moment(timeline.seconds)}, {which}", class_="muted"),
+        element("span", f" {format_moment(timeline.seconds)}", class_="muted"),
     )
-    return join([heading, gantt(result, timeline, own), stage_table(run) if run else None])
+    return join([heading, gantt(result, timeline), stage_table(run) if run else None])
 
 
-def gantt(result: BenchResult, timeline: Timeline, run: BenchRun | None) -> Safe:
-    """The tracks of a load above its rates, on one axis in seconds. `run` is the same load, if it is of a round."""
+def gantt(result: BenchResult, timeline: Timeline) -> Safe:
+    """The tracks of a load above its rates, on one axis in seconds."""
     ends = [span.start_seconds + span.seconds for span in timeline.spans]
     scale = Linear(max([timeline.seconds, *ends]) or 1e-9)
     drawn = tracks(timeline.spans, scale.high)
-    moments = _moments(run, scale)
+    moments = _moments(timeline, scale)
     behind = join([grid(scale), *(upright(scale.at(seconds), f"moment {kind}") for kind, _, seconds in moments)])
     rest = len(drawn) - SHOWN_TRACKS
     entries = [(stroke(f"moment {kind}"), f"{words}: {format_moment(seconds)}") for kind, words, seconds in moments]
@@ -86,17 +84,17 @@ def path(pairs: list[tuple[int, int]]) -> str:
     return "".join(steps)
 
 
-def _moments(run: BenchRun | None, scale: Linear) -> list[tuple[str, str, float]]:
-    """(class, words, seconds) of the moments of a run that were measured."""
+def _moments(timeline: Timeline, scale: Linear) -> list[tuple[str, str, float]]:
+    """(class, words, seconds) of the moments that were measured."""
     moments = [
-        ("first", "first layers ready", run.first_layers_seconds if run else None),
-        ("loaded", "loader returned", run.loaded_seconds if run else None),
+        ("first", "first layers ready", timeline.first_layers_seconds),
+        ("loaded", "loader returned", timeline.loaded_seconds),
     ]
     return [(kind, words, at) for kind, words, at in moments if at is not None and at <= scale.high]
 
 
 def _limit(result: BenchResult, timeline: Timeline) -> tuple[str, float] | None:
-    """The limit of the run's way to load, in words and in bytes per second."""
+    """The limit of its way to load, in words and in bytes per second."""
     same = [each for each in result.summaries if (each.contender, each.cache) == (timeline.contender, timeline.cache)]
     name = same[0].limit if same else None
     rate = limit_rate(result.limits, name)

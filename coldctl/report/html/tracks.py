@@ -38,7 +38,8 @@ class Track:
 
 
 def tracks(spans: Iterable[Span], seconds: float) -> list[Track]:
-    """Stages in their order, readers by number, copies, then all else. What lies before the load is left out."""
+    """Stages in their order, readers by number, copies, then all else. What lies before the load has no place on its
+    axis, and is left out: `stage_table` draws it."""
     by_track: dict[str, list[Span]] = defaultdict(list)
     for span in spans:
         if span.start_seconds + span.seconds > 0:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import PurePosixPath
 
 from coldctl.report.html.chart import bar, drawing, upright
-from coldctl.report.html.facts import limit_rate, limit_words, runs_of
+from coldctl.report.html.facts import limit_rate, limit_words
 from coldctl.report.html.markup import Safe, element, join
+from coldctl.report.html.memory import peak_of
 from coldctl.report.html.section import CACHES, sentence, stopped
 from coldctl.report.runs import cache_states, leading
+from coldctl.report.text.bench_phrases import before_load, peers_lead
 from coldctl.report.text.phrases import count
-from coldctl.results.bench import BenchResult, CacheState, Limits, Summary
+from coldctl.results.bench import BenchResult, CacheState, HostMemory, Limits, Summary
 from coldctl.units import format_duration, format_moment, format_rate, format_ratio, format_size
 
 
@@ -35,7 +38,7 @@ def header(result: BenchResult) -> Safe:
         element("p", result.path, class_="path"),
         element("p", *(element("span", fact) for fact in facts), class_="facts"),
         _alarm(result),
-        element("p", *_verdict(result), class_="verdict"),
+        element("p", *_verdict(result), *_faster_peers(result), class_="verdict"),
         element("div", *(_panel(result, cache) for cache in cache_states(result)), class_="panels"),
         element("dl", *(_tile(*tile) for tile in _tiles(result)), class_="tiles"),
     )
@@ -49,19 +52,28 @@ def _alarm(result: BenchResult) -> Safe | None:
 
 
 def _verdict(result: BenchResult) -> list[str]:
-    """One sentence; the panels give the reasons for each cache state, where there are any."""
+    """Of coldctl's own ways, in one sentence; the panels give the reasons for each cache state, where there are any."""
     reason = "" if result.bests else f" {sentence(result.best_reason)}"
     if result.best is not None:
-        return ["The best way to load here is ", element("b", result.best), f".{reason}"]
+        return ["coldctl's best way to load here is ", element("b", result.best), f".{reason}"]
     if any(best.contender for best in result.bests):
-        return ["No one way is the best in every cache state."]
-    return [f"No best way can be named.{reason}"]
+        return ["None of coldctl's ways is the best in every cache state."]
+    return [f"None of coldctl's ways can be named the best.{reason}"]
+
+
+def _faster_peers(result: BenchResult) -> list[str]:
+    """A sentence for each of those of which even the bounds say so."""
+    return [
+        f" {CACHES[each.cache]} the peer {each.peer} was faster than {each.contender}: {lead}."
+        for each in result.comparisons
+        if (lead := peers_lead(each))
+    ]
 
 
 def _panel(result: BenchResult, cache: CacheState) -> Safe:
     best = next((best for best in result.bests if best.cache == cache), None)
     summary = leading(result, cache)
-    label = "Best" if best and best.contender else "No best way named; lowest median"
+    label = "coldctl's best" if best and best.contender else "No best way named; coldctl's lowest median"
     bound = summary.bound if summary else None
     return element(
         "section",
@@ -99,32 +111,40 @@ def _tiles(result: BenchResult) -> list[tuple[str, str, str]]:
     """(name, figure, remark) of what is worth a number of its own, where it was measured."""
     done = [run for run in result.runs if run.error is None]
     failed = len(result.runs) - len(done)
-    sums = {run.content_sum for run in done if run.content_sum}
     tiles = [("Runs", f"{len(result.runs)}", f"{failed} failed" if failed else "none failed")]
-    if len(sums) == 1:
-        tiles.append(("Bytes", "all the same", f"sum {sums.pop()} in every run"))
+    tiles += _bytes(result)
     if result.first_layers_seconds is not None:
         tiles.append(("First layers ready", format_moment(result.first_layers_seconds), "after the load began"))
     if result.attention_ready_seconds:
-        first, last = min(result.attention_ready_seconds), max(result.attention_ready_seconds)
+        first, last = result.attention_ready_seconds[0], result.attention_ready_seconds[-1]
         layers = count(len(result.attention_ready_seconds), "layer")
+        figure = f"{format_moment(first)}, {format_moment(last)}"
+        tiles.append(("Attention ready", figure, f"of the first layer, of the last of {layers}"))
+    if memory := _host_memory(result):
         tiles.append(
-            ("Attention ready", f"{format_moment(first)} to {format_moment(last)}", f"first and last of {layers}")
+            ("Host memory, peak", format_size(memory.peak_anon_bytes), f"of the process, {before_load(memory)}")
         )
-    memory = _host_memory(result)
-    return tiles + ([("Host memory, peak", format_size(memory), "above what the imports take")] if memory else [])
+    return tiles
 
 
-def _host_memory(result: BenchResult) -> int | None:
-    """The most that the leading ways took."""
+def _bytes(result: BenchResult) -> list[tuple[str, str, str]]:
+    """The sum that all runs that count have, and whose runs failed because they brought another."""
+    sums = Counter(run.content_sum for run in result.runs if run.error is None and run.content_sum)
+    if len(sums) != 1:
+        return []
+    ((content_sum, same),) = sums.items()
+    brought = [run for run in result.runs if run.content_sum and run.content_sum != content_sum]
+    others = Counter(run.contender for run in brought)
+    told = [f"sum {content_sum} in {same:,} of {count(len(result.runs), 'run')}"]
+    told += [f"others in {count(times, 'run')} of {name}" for name, times in others.items()]
+    return [("Bytes", "not all the same" if others else "the same", "; ".join(told))]
+
+
+def _host_memory(result: BenchResult) -> HostMemory | None:
+    """At the highest peak of the leading ways."""
     leaders = {summary.contender for cache in cache_states(result) if (summary := leading(result, cache))}
-    used = [
-        run.host_memory.peak_anon_bytes - run.host_memory.before_anon_bytes
-        for name in leaders
-        for run in runs_of(result, name)
-        if run.host_memory
-    ]
-    return max(used, default=None)
+    peaks = [peak for name in leaders if (peak := peak_of(result, name))]
+    return max(peaks, key=lambda peak: peak.peak_anon_bytes, default=None)
 
 
 def _tile(name: str, figure: str, remark: str) -> Safe:

@@ -8,6 +8,7 @@ from coldctl.report.bench_words import LIMITS
 from coldctl.report.escape import escape
 from coldctl.report.runs import cache_states
 from coldctl.report.text.bench_cache import cache_lines
+from coldctl.report.text.bench_phrases import NO_LIMIT, NOTHING_JUDGED, has_no_limit
 from coldctl.report.text.phrases import count
 from coldctl.report.text.style import Style
 from coldctl.report.text.table import table
@@ -16,6 +17,7 @@ from coldctl.units import format_duration, format_moment, format_rate, format_ra
 
 _NAME_LIMIT = 40
 _REASON_LIMIT = 160
+_NONE = "-"
 
 
 def render(result: BenchResult, style: Style) -> str:
@@ -83,17 +85,19 @@ def _loads(result: BenchResult, style: Style) -> list[str]:
         for summary in (each for each in result.summaries if each.cache == cache):
             name = escape(summary.contender + versions.get(summary.contender, ""), _NAME_LIMIT)
             far = [_seconds(getattr(summary, field)) for _, field in percentiles]
-            rows += [(name, cache, *row) for row in _summary_rows(summary, far, style)]
-    return table(rows, right=(2, *range(4, 5 + len(percentiles))), indent="")
+            rows += [(name, cache, *row) for row in _summary_rows(result, summary, far, style)]
+    unlimited = any(summary.runs and has_no_limit(result, summary) for summary in result.summaries)
+    why = [f"  {_NONE}: {NO_LIMIT}"] if unlimited else []
+    return [*table(rows, right=(2, *range(4, 5 + len(percentiles))), indent=""), *why]
 
 
-def _summary_rows(summary: Summary, far: list[str], style: Style) -> list[tuple[str, ...]]:
+def _summary_rows(result: BenchResult, summary: Summary, far: list[str], style: Style) -> list[tuple[str, ...]]:
     """A row for the runs that loaded, and one for those that failed."""
     rows: list[tuple[str, ...]] = []
     if summary.runs:
         spread = f"[{_seconds(summary.min_seconds)} - {_seconds(summary.max_seconds)}]"
         rate = "not measured" if summary.bytes_per_second is None else format_rate(summary.bytes_per_second)
-        rows.append((_seconds(summary.median_seconds), spread, *far, rate, _share(summary)))
+        rows.append((_seconds(summary.median_seconds), spread, *far, rate, _share(result, summary)))
     if summary.failed:
         why = escape(summary.error or "no reason given", _REASON_LIMIT)
         failed = f"{summary.failed:,} of {summary.runs + summary.failed:,}"
@@ -105,7 +109,9 @@ def _seconds(seconds: float | None) -> str:
     return "not measured" if seconds is None else format_moment(seconds)
 
 
-def _share(summary: Summary) -> str:
+def _share(result: BenchResult, summary: Summary) -> str:
+    if has_no_limit(result, summary):
+        return _NONE
     if summary.limit is None or summary.limit_share is None:
         return "not measured"
     return f"{format_ratio(summary.limit_share)} of {LIMITS.get(summary.limit, escape(summary.limit, _NAME_LIMIT))}"
@@ -129,7 +135,7 @@ def _regressions(result: BenchResult, style: Style) -> list[str]:
     if result.regressions is None:
         return []
     if not result.regressions:
-        return [style.warning("nothing in the baseline to compare with")]
+        return [style.warning(NOTHING_JUDGED)]
     rows = [_regression(each, style) for each in result.regressions]
     regressed = sum(each.regressed for each in result.regressions)
     verdict = style.bad(count(regressed, "regression")) if regressed else style.good("no regression")

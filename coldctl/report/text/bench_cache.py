@@ -1,4 +1,4 @@
-"""One cache state of a benchmark in detail: its best, the peers beside it, and where a median load's seconds went."""
+"""One cache state of a benchmark in detail: coldctl's best, the peers beside it, and where the seconds went."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from collections.abc import Iterator
 from coldctl.report.bench_words import STAGES, stage_rate
 from coldctl.report.escape import escape, escape_name
 from coldctl.report.runs import leading, median_run
+from coldctl.report.text.bench_phrases import before_load, peers_lead
 from coldctl.report.text.phrases import count
 from coldctl.report.text.style import Style
 from coldctl.report.text.table import table
-from coldctl.results.bench import BenchResult, BenchRun, CacheState, DeviceMemory
+from coldctl.results.bench import BenchResult, BenchRun, CacheState, Comparison, DeviceMemory
 from coldctl.results.load import Stage
 from coldctl.units import format_moment, format_rate, format_ratio, format_share, format_size
 
 
 def cache_lines(result: BenchResult, cache: CacheState, style: Style) -> list[str]:
-    """The best, or why none is named; ratios to peers; the stages, bound, readiness and memory of one median run."""
-    lines = [cache, *_best(result, cache, style), *_peers(result, cache)]
+    """coldctl's best, or why none is named; ratios to peers; stages, bound, readiness and memory of one median run."""
+    lines = [cache, *_best(result, cache, style), *_peers(result, cache, style)]
     summary = leading(result, cache)
     run = None if summary is None else median_run(result, summary.contender, cache)
     if summary is None or run is None:
@@ -28,19 +29,20 @@ def cache_lines(result: BenchResult, cache: CacheState, style: Style) -> list[st
 
 
 def _best(result: BenchResult, cache: CacheState, style: Style) -> list[str]:
-    return [
-        f"  best: {style.good(escape_name(best.contender)) if best.contender else 'not named'}: {escape(best.reason)}"
-        for best in result.bests
-        if best.cache == cache
+    named = [
+        (best, style.good(escape_name(best.contender)) if best.contender else "not named") for best in result.bests
     ]
+    return [f"  coldctl's best: {name}: {escape(best.reason)}" for best, name in named if best.cache == cache]
 
 
-def _peers(result: BenchResult, cache: CacheState) -> list[str]:
-    return [
-        f"  {escape_name(each.contender)}: {each.ratio:.2f} x {escape_name(each.peer)} ({each.low:.2f}-{each.high:.2f})"
-        for each in result.comparisons
-        if each.cache == cache
-    ]
+def _peers(result: BenchResult, cache: CacheState, style: Style) -> list[str]:
+    return [_peer(each, style) for each in result.comparisons if each.cache == cache]
+
+
+def _peer(each: Comparison, style: Style) -> str:
+    peer, lead = escape_name(each.peer), peers_lead(each)
+    ratio = f"  {escape_name(each.contender)}: {each.ratio:.2f} x {peer} ({each.low:.2f}-{each.high:.2f})"
+    return f"{ratio}: {style.warning(f'{peer} was faster')}, {lead}" if lead else ratio
 
 
 def _run(run: BenchRun, style: Style) -> Iterator[str]:
@@ -94,8 +96,7 @@ def _ready(run: BenchRun) -> list[str]:
 def _memory(run: BenchRun, style: Style) -> list[str]:
     lines = []
     if (host := run.host_memory) is not None:
-        above = format_size(max(0, host.peak_anon_bytes - host.before_anon_bytes))
-        lines.append(f"  host memory: peak {above} above the {format_size(host.before_anon_bytes)} of the imports")
+        lines.append(f"  host memory: peak of the process {format_size(host.peak_anon_bytes)}, {before_load(host)}")
     if run.device_memory is not None:
         lines += _device_memory(run.device_memory, style)
     return lines
