@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Generic, TypeVar
+from weakref import WeakSet
 
 from coldctl.errors import EnvironmentLacksError
 from coldctl.events import Events
@@ -50,13 +51,23 @@ def share_out(
     return pool.most
 
 
+_ours: WeakSet[threading.Thread] = WeakSet()
+
+
 def start(thread: threading.Thread) -> None:
     """Start `thread`. Raises EnvironmentLacksError where the system allows no more of them."""
+    _ours.add(thread)
     try:
         thread.start()
     except RuntimeError as error:
         hint = "raise the limit of processes (ulimit -u, or the container's pids limit)"
         raise EnvironmentLacksError(f"cannot start a thread: {error}", hint=hint) from error
+
+
+def on_our_thread() -> bool:
+    """Whether this runs on a thread that `start` began. Python's collector ends abandoned generators on any thread, and
+    one of ours that waits for others of ours may wait for itself."""
+    return threading.current_thread() in _ours
 
 
 class _Pool(Generic[Item]):

@@ -126,6 +126,45 @@ def test_leaving_the_loop_ends_the_load(folder: Path) -> None:
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("coldctl")]
 
 
+class Collecting(Events):
+    """Runs the collector on a thread that reads the second batch, once `dropped` is set."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.dropped = threading.Event()
+
+    def begin(self, *_: object) -> None:
+        self.batches += 1
+
+    def advance(self, *_: object) -> None:
+        if self.batches == 2:
+            assert self.dropped.wait(20)
+            gc.collect()
+
+
+class Cycle:
+    """Holds what it is given until the collector runs."""
+
+    def __init__(self, held: object) -> None:
+        self.held, self.me = held, self
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_a_stream_in_a_cycle_ends_though_the_collector_runs_on_its_own_reader(folder: Path) -> None:
+    before = footprint(folder)
+    events = Collecting()
+    with coldctl.open(folder) as checkpoint:
+        cycle = Cycle(came := checkpoint.stream(readers=2, events=events))
+        next(came)
+    del cycle, came
+    events.dropped.set()
+    deadline = time.monotonic() + 20
+    while ours := [thread.name for thread in threading.enumerate() if thread.name.startswith("coldctl-")]:
+        assert time.monotonic() < deadline, ours
+        time.sleep(0.01)
+    assert_given_back(before, folder)
+
+
 def test_a_stream_that_is_never_begun_takes_nothing(folder: Path) -> None:
     before = footprint(folder)
     with coldctl.open(folder) as checkpoint:

@@ -17,7 +17,7 @@ from coldctl.loader.load.loading import Watched
 from coldctl.loader.load.session import Session
 from coldctl.loader.load.tensors import Tensor
 from coldctl.loader.load.wanted import Wanted
-from coldctl.loader.pool import start
+from coldctl.loader.pool import on_our_thread, start
 from coldctl.units import MIB
 
 _FIRST_BATCH_BYTES = 32 * MIB
@@ -71,15 +71,19 @@ def _consume(session: Session, wanted: Sequence[Wanted], watched: Watched) -> It
             del item
     finally:
         watched.cancelled = True
-        if thread.ident is not None:
+        if thread.ident is None:
+            session.close()
+        elif not on_our_thread():
             thread.join()
-        session.close()
 
 
 def _produce(session: Session, wanted: Sequence[Wanted], watched: Watched, ready: queue.Queue[_Item]) -> None:
     try:
-        for batch in batches(wanted):
-            _put(ready, _load(session, batch), watched)
+        try:
+            for batch in batches(wanted):
+                _put(ready, _load(session, batch), watched)
+        finally:
+            session.close()
         _put(ready, None, watched)
     except BaseException as error:  # carried to the caller's thread
         forget_frames(error)
