@@ -56,7 +56,6 @@ BENCHMARKS = (
             *ram_disk(4 * GIB),
             Modules("the bench group", tuple(sorted({loader.package for loader in LOADERS.values()})), BENCH_GROUP),
         ),
-        quoted=False,
     ),
     Benchmark(
         "gpu_load",
