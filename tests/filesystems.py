@@ -89,6 +89,10 @@ def need(*tools: str) -> None:
             pytest.skip(f"{tool} is not installed")
 
 
+_READ_AHEAD_SECTORS = "256"
+"""The kernel's usual 128 KiB. A loop device keeps what its last user left it with."""
+
+
 @contextmanager
 def loop_filesystem(kind: str, size_bytes: int, *mkfs: str, mount: str = "") -> Iterator[LoopFilesystem]:
     """A fresh filesystem of `kind` (ext4, ext3, xfs, btrfs) on a sparse image in memory. `mkfs` and `mount` are options
@@ -103,6 +107,7 @@ def loop_filesystem(kind: str, size_bytes: int, *mkfs: str, mount: str = "") -> 
         usual = ["-b", "4096"] if kind in ("ext3", "ext4") else []
         run(f"mkfs.{kind}", "-q", *usual, *mkfs, str(image))
         device = run("losetup", "--find", "--show", str(image)).strip()
+        run("blockdev", "--setra", _READ_AHEAD_SECTORS, device)
         try:
             with _mounted("-t", kind, *(("-o", mount) if mount else ()), device, str(point)):
                 yield LoopFilesystem(point, image, device)
