@@ -24,6 +24,7 @@ from coldctl.jobs.bench.host_memory import PeakSampler
 from coldctl.jobs.bench.options import HOST_MODES
 from coldctl.jobs.bench.own import OwnLoad, options_of
 from coldctl.jobs.bench.task import Outcome, Task
+from tests.bench_tasks import task
 from tests.cli.process import run_python
 from tests.loads import PATIENCE_SECONDS, layer, save_mixed
 from tests.standin import StandIn
@@ -51,21 +52,8 @@ def layered(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def task_of(folder: Path, **changes: Any) -> Task:
-    task = Task(
-        path=str(folder),
-        files=tuple(sorted(map(str, folder.glob("*.safetensors")))),
-        device="cpu",
-        peer=None,
-        mode="auto",
-        streams=None,
-        chunk_bytes=None,
-        order=None,
-        first_layers=None,
-        verify=False,
-        memory_fraction=None,
-        spans=False,
-    )
-    return replace(task, **changes)
+    files = tuple(sorted(map(str, folder.glob("*.safetensors"))))
+    return task(**{"path": str(folder), "files": files, **changes})
 
 
 def by_peer(folder: Path, peer: str, **changes: Any) -> Task:

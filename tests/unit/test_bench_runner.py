@@ -26,26 +26,14 @@ from coldctl.jobs.bench.timelines import timelines
 from coldctl.loader.format.checkpoint import open_checkpoint
 from coldctl.results.bench import BenchRun, HostMemory, Timeline
 from coldctl.results.load import Span
+from tests.bench_tasks import task
 from tests.tiny import made, write_shard
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 20.0
 HALF_A_MINUTE = Deadline(30.0, "half a minute")
 
-TASK = Task(
-    path="model",
-    files=("model/a",),
-    device="cpu",
-    peer=None,
-    mode="auto",
-    streams=None,
-    chunk_bytes=None,
-    order=None,
-    first_layers=None,
-    verify=False,
-    memory_fraction=None,
-    spans=False,
-)
+TASK = task()
 
 
 def python(script: str, *arguments: str) -> tuple[str, ...]:
