@@ -99,7 +99,8 @@ class _Pool(Generic[Item]):
                 self._failure = self._failure or error
                 self._wait()
         for thread in self._started:  # their work is done, and what they hold goes with their last steps
-            thread.join()
+            if thread.is_alive():
+                thread.join()
         if self._failure:
             raise self._failure
 
@@ -112,13 +113,14 @@ class _Pool(Generic[Item]):
         """Start threads up to the target, or as many as the system allows, which must be one at least."""
         while self._working < self._width.target and not self._ending():
             thread = threading.Thread(target=self._work, name=f"coldctl-{len(self._started) + 1}", daemon=True)
+            self._started.append(thread)  # before its start, which an interrupt may leave half done
             try:
                 start(thread)
             except EnvironmentLacksError:
+                self._started.remove(thread)
                 if self._working:
                     return
                 raise
-            self._started.append(thread)
             self._working += 1
             self.most = max(self.most, self._working)
 
@@ -127,6 +129,8 @@ class _Pool(Generic[Item]):
 
     def _work(self) -> None:
         with self._lock:
+            if self._ending():
+                return
             self._threads += 1  # here, since an interrupt may come between a thread's start and what follows it
         try:
             with self._make_worker() as worker:
