@@ -99,8 +99,8 @@ class BenchRun:
     mapping loads nothing until then), on a device when every byte was on it. `loaded_seconds` is when the loader
     returned. Both count from the first step of the load: `import_torch` and `cuda_context` come before it, and are
     stages with a negative start. `reason` is why coldctl's loader took its way, `direct_bytes` what it read past the
-    page cache. `content_sum` is the sum of all bytes as little-endian words of 8, modulo 2^64, in hexadecimal: the same
-    for every run that counts.
+    page cache. `content_sum` is made of the names and bytes of all tensors (`jobs.bench.child.content`), in
+    hexadecimal: the same for every run that counts.
     """
 
     contender: str

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coldctl.jobs.bench.host_memory import PeakSampler
+from coldctl.jobs.bench.processes.host_memory import PeakSampler
 
 COLDCTL = os.fspath(Path(sys.executable).with_name("coldctl"))
 

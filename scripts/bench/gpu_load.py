@@ -16,8 +16,8 @@ import tempfile
 from pathlib import Path
 
 from coldctl.events import NULL
-from coldctl.jobs.bench.bus import measure_bus
-from coldctl.jobs.bench.limits_disk import measure_disk
+from coldctl.jobs.bench.limits.bus import measure_bus
+from coldctl.jobs.bench.limits.disk import measure_disk
 from coldctl.loader.format.checkpoint import open_checkpoint
 from coldctl.units import format_rate
 from scripts.bench import cache, machine

@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from coldctl.jobs.bench.content import content_sum
-from coldctl.jobs.bench.device_facts import device_facts
-from coldctl.jobs.bench.device_samples import device_uuid
+from coldctl.jobs.bench.child.content import content_sum
+from coldctl.jobs.bench.machine.device_facts import device_facts
+from coldctl.jobs.bench.machine.device_samples import device_uuid
 from scripts.bench.child import Sample
 from scripts.bench.host_loaders import shards
 from scripts.bench.pairs import interleave
@@ -71,7 +71,7 @@ class Runs:
         self._until_seconds = time.monotonic() + seconds
 
     def measure(self, state: str, folder: Path, names: Iterable[str], prepare: Callable[[], None]) -> None:
-        expected = content_sum(safetensors_load(folder, "cpu").values())
+        expected = content_sum(safetensors_load(folder, "cpu"))
         possible = [name for name in names if self._try(state, folder, name, prepare, expected)]
 
         def contender(name: str) -> Callable[[], Sample]:
@@ -89,7 +89,7 @@ class Runs:
         """One load that does not count, its bytes compared with the files'. Whatever goes wrong, the others go on."""
         try:
             _, tensors = self._load(state, folder, name, prepare)
-            if content_sum(tensors.values()) == expected:
+            if content_sum(tensors) == expected:
                 return True
             self.wrong.append(f"{state}: {name}")
         except Exception as error:

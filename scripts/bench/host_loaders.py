@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from coldctl.jobs.bench import peers
-from coldctl.jobs.bench.peers import Loaded
+from coldctl.jobs.bench.child import peers
+from coldctl.jobs.bench.child.peers import Loaded
 
 TENSORIZER_FILE = "model.tensors"
 

@@ -3,8 +3,8 @@
     python -m scripts.bench.load_once LOADER FOLDER
 
 Prints {"loaded", "touched", "tensors", "bytes", "sum", "imports_bytes"}. `loaded` holds the {"seconds", "cpu_seconds"}
-until the loader returned, `touched` those until every byte was touched as well. `sum` adds up all bytes as
-little-endian words of 8 (a tensor's end is padded with zeros) modulo 2^64. `imports_bytes` is RssAnon before the load.
+until the loader returned, `touched` those until every byte was touched as well. `sum` is made of
+the names and bytes of all tensors (`content_sum`). `imports_bytes` is RssAnon before the load.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from coldctl.jobs.bench.content import content_sum
+from coldctl.jobs.bench.child.content import content_sum
 from coldctl.loader.host.memory import rss_anon_bytes
 from scripts.bench.host_loaders import LOADERS
 
@@ -25,13 +25,13 @@ from scripts.bench.host_loaders import LOADERS
 def main() -> None:
     name, folder = sys.argv[1], Path(sys.argv[2])
     load = LOADERS[name].imported()
-    content_sum([torch.zeros(1)])  # what the sum itself imports is not the load's
+    content_sum({"": torch.zeros(1)})  # what the sum itself imports is not the load's
     gc.collect()  # what the imports left over is no loader's to look through
     imports_bytes = rss_anon_bytes()
     clock = Clock()
     tensors, _owner = load(folder)
     loaded = clock.read()
-    checksum = content_sum(tensors.values())
+    checksum = content_sum(tensors)
     result = {
         "loaded": loaded,
         "touched": clock.read(),

@@ -8,8 +8,8 @@ import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
-from coldctl.jobs.bench.host_facts import host_facts
-from coldctl.jobs.bench.versions import version_of
+from coldctl.jobs.bench.machine.host_facts import host_facts
+from coldctl.jobs.bench.machine.versions import version_of
 from scripts.bench import guest_memory
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 
-from coldctl.jobs.bench.spread import median_ratio
+from coldctl.jobs.bench.verdict.spread import median_ratio
 from scripts.bench.child import Sample
 
 __all__ = ["interleave", "median_ratio"]

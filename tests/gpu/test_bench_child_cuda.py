@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from coldctl.jobs.bench import peers
+from coldctl.jobs.bench.child import peers
 from coldctl.jobs.bench.options import PEERS
 from coldctl.jobs.bench.task import Outcome, Task
+from tests.bench_content import total_of_folder
 from tests.cli.process import run_python
 from tests.tiny import made, read_folder, write_shard
 
@@ -54,11 +55,9 @@ def child(model: Path, **changes: Any) -> Outcome:
 
 def assert_brought(outcome: Outcome, model: Path) -> None:
     stored = [tensor.data for tensor in read_folder(model).values()]
-    words = (data[at : at + 8] for data in stored for at in range(0, len(data), 8))
-    total = sum(int.from_bytes(word, "little") for word in words) % 2**64
     assert outcome.error is None
     assert (outcome.tensors, outcome.bytes) == (len(stored), sum(map(len, stored)))
-    assert outcome.content_sum == f"{total:016x}"
+    assert outcome.content_sum == f"{total_of_folder(model):016x}"
 
 
 @pytest.mark.parametrize("mode", ["auto", "ring", "direct", "mapped", "per-tensor"])

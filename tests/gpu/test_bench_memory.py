@@ -1,4 +1,4 @@
-"""coldctl.jobs.bench.device_memory, allocator and device_samples on a GPU: the real allocator and the real driver."""
+"""bench: device_memory, allocator and device_samples on a GPU: the real allocator and the real driver."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from coldctl.jobs.bench.allocator import allocator_environment
-from coldctl.jobs.bench.device_samples import DeviceSampler, device_uuid
+from coldctl.jobs.bench.machine.device_samples import DeviceSampler, device_uuid
+from coldctl.jobs.bench.processes.allocator import allocator_environment
 from coldctl.loader.device.protocol import Device
 
 MIB = 1 << 20
@@ -22,7 +22,7 @@ MIB = 1 << 20
 FRAGMENT = """
 import json, torch
 from dataclasses import asdict
-from coldctl.jobs.bench.device_memory import measured
+from coldctl.jobs.bench.child.device_memory import measured
 end = measured("cuda:0")
 tensors = [torch.empty(8 << 20, dtype=torch.uint8, device="cuda:0") for _ in range(16)]
 del tensors[::2]
@@ -30,7 +30,7 @@ print(json.dumps(asdict(end())))
 """
 LIMIT = """
 import torch
-from coldctl.jobs.bench.device_memory import limit_memory
+from coldctl.jobs.bench.child.device_memory import limit_memory
 limit_memory("cuda", 0.01)
 total_bytes = torch.cuda.mem_get_info(0)[1]
 torch.empty(total_bytes // 200, dtype=torch.uint8, device="cuda:0")

@@ -1,4 +1,4 @@
-"""coldctl.jobs.bench.allocator: what a child is told is what torch understands (torch itself reads it here)."""
+"""bench: what a child is told of its allocator is what torch understands (torch itself reads it here)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from coldctl.errors import UsageError
-from coldctl.jobs.bench.allocator import allocator_environment
+from coldctl.jobs.bench.processes.allocator import allocator_environment
 
 MIB = 1 << 20
 READ = "import torch; print(torch._C._accelerator_getAllocatorSettings())"

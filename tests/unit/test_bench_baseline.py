@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from coldctl.errors import ColdctlError, InputError, UsageError
-from coldctl.jobs.bench.baseline import Baseline, read_baseline, require_comparable
 from coldctl.jobs.bench.options import BenchOptions
-from coldctl.jobs.bench.regressions import other_machine, regressions, unjudged
+from coldctl.jobs.bench.verdict.baseline import Baseline, read_baseline, require_comparable
+from coldctl.jobs.bench.verdict.regressions import other_machine, regressions, unjudged
 from coldctl.report.json import error_document, result_document
 from coldctl.results.bench import BenchRun, CacheState, Regression
 from tests.bench_results import contender, device_facts, failed_run, gpu_result, host, peer, result, run

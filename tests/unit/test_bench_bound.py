@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coldctl.jobs.bench.bound import bound_of
 from coldctl.jobs.bench.options import DEVICE_MODES, HOST_MODES
-from coldctl.jobs.bench.yardstick import Limit, yardstick
+from coldctl.jobs.bench.verdict.bound import bound_of
+from coldctl.jobs.bench.verdict.yardstick import Limit, yardstick
 from coldctl.results.bench import BenchRun, Contender, Limits
 from coldctl.results.load import CopyFacts, RingFacts, Stage
 from tests.bench_results import BYTES, MIB, contender, gpu_limits, gpu_run, limits, peer, run

@@ -18,12 +18,13 @@ import numpy as np
 import pytest
 import torch
 
-from coldctl.jobs.bench import peers
-from coldctl.jobs.bench.child import outcome_of
-from coldctl.jobs.bench.host_memory import PeakSampler
+from coldctl.jobs.bench.child import peers
+from coldctl.jobs.bench.child.outcome import outcome_of
+from coldctl.jobs.bench.child.own import OwnLoad, options_of
 from coldctl.jobs.bench.options import HOST_MODES
-from coldctl.jobs.bench.own import OwnLoad, options_of
+from coldctl.jobs.bench.processes.host_memory import PeakSampler
 from coldctl.jobs.bench.task import Outcome, Task
+from tests.bench_content import total_of_folder
 from tests.bench_tasks import task
 from tests.cli.process import run_python
 from tests.loads import PATIENCE_SECONDS, layer, save_mixed
@@ -63,11 +64,9 @@ def by_peer(folder: Path, peer: str, **changes: Any) -> Task:
 def assert_brought(outcome: Outcome, folder: Path) -> None:
     """All tensors of the files, by numbers that are worked out from the files alone."""
     stored = [tensor.data for tensor in read_folder(folder).values()]
-    words = (data[at : at + 8] for data in stored for at in range(0, len(data), 8))
-    total = sum(int.from_bytes(word, "little") for word in words) % 2**64
     assert outcome.error is None
     assert (outcome.tensors, outcome.bytes) == (len(stored), sum(map(len, stored)))
-    assert outcome.content_sum == f"{total:016x}"
+    assert outcome.content_sum == f"{total_of_folder(folder):016x}"
 
 
 def run_child(task: Task, *python: str) -> tuple[Outcome, str]:
@@ -226,8 +225,8 @@ def test_of_many_lines_that_a_peer_fails_with_the_first_one_counts(
 
 NOISY_AND_HANGING = """
 import os, sys, threading, time
-from coldctl.jobs.bench import peers
-from coldctl.jobs.bench.child import main
+from coldctl.jobs.bench.child import peers
+from coldctl.jobs.bench.child.__main__ import main
 
 def imported():
     load = peers.safetensors()
@@ -250,7 +249,7 @@ def test_what_a_peer_prints_and_leaves_running_harms_nothing(folder: Path) -> No
 WITHOUT_TORCH = """
 import sys
 sys.modules["torch"] = None
-from coldctl.jobs.bench.child import main
+from coldctl.jobs.bench.child.__main__ import main
 main()
 """
 

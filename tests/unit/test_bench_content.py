@@ -9,16 +9,11 @@ import pytest
 import torch
 
 import coldctl
-from coldctl.jobs.bench.content import content_sum, device_sum, host_sum
+from coldctl.jobs.bench.child.content import content_sum, device_sum, host_sum
+from tests.bench_content import added_up, total_of, total_of_folder
 from tests.loads import library, save_mixed
-from tests.tiny import read_folder
 
 MIB = 1 << 20
-
-
-def added_up(data: bytes) -> int:
-    """Word by word, in Python's own whole numbers."""
-    return sum(int.from_bytes(data[at : at + 8], "little") for at in range(0, len(data), 8))
 
 
 def random_bytes(nbytes: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
@@ -28,35 +23,44 @@ def random_bytes(nbytes: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
 @pytest.mark.parametrize("nbytes", [0, 1, 7, 8, 9, 15, 16, 4096, 4099])
 def test_the_end_of_a_tensor_is_padded_with_zeros(nbytes: int) -> None:
     octets = random_bytes(nbytes)
-    assert content_sum([octets]) == content_sum([torch.from_numpy(octets)]) == added_up(octets.tobytes()) % 2**64
+    expected = total_of({"w": octets.tobytes()})
+    assert content_sum({"w": octets}) == content_sum({"w": torch.from_numpy(octets)}) == expected
 
 
 def test_words_are_little_endian_and_each_tensor_begins_one() -> None:
-    assert content_sum([np.array([1, 2, 3], dtype=np.uint8)]) == 0x030201
-    assert content_sum([np.array([1], dtype=np.uint8), np.array([2], dtype=np.uint8)]) == 3
-    assert content_sum([torch.tensor([1.0], dtype=torch.float32)]) == 0x3F800000
-    assert content_sum([]) == 0
+    """A tensor without a name counts once: the CRC-32 of nothing is 0."""
+    assert content_sum({"": np.array([1, 2, 3], dtype=np.uint8)}) == 0x030201
+    assert content_sum({"": torch.tensor([1.0], dtype=torch.float32)}) == 0x3F800000
+    assert content_sum({}) == 0
+
+
+def test_a_name_counts_by_its_crc_32() -> None:
+    """0xCBF43926 is the published check value."""
+    one, two = np.array([1], dtype=np.uint8), np.array([2], dtype=np.uint8)
+    assert content_sum({"123456789": one}) == 2 * 0xCBF43926 + 1
+    assert content_sum({"123456789": one, "": two}) == 2 * 0xCBF43926 + 1 + 2
+    assert content_sum({"123456789": two, "": one}) != content_sum({"123456789": one, "": two})
 
 
 def test_sums_go_round_at_two_to_the_64th() -> None:
     largest = np.full(3, 2**64 - 1, dtype=np.uint64)
-    assert content_sum([largest]) == content_sum([torch.from_numpy(largest.view(np.int64))]) == 2**64 - 3
-    assert content_sum([largest, largest]) == 2**64 - 6
+    assert content_sum({"": largest}) == content_sum({"": torch.from_numpy(largest.view(np.int64))}) == 2**64 - 3
 
 
 def test_every_dtype_and_shape_of_a_checkpoint_counts_by_its_bytes(tmp_path: Path) -> None:
     save_mixed(tmp_path)
-    expected = sum(added_up(stored.data) for stored in read_folder(tmp_path).values()) % 2**64
-    assert content_sum(library(tmp_path).values()) == expected
+    expected = total_of_folder(tmp_path)
+    assert content_sum(library(tmp_path)) == expected
     with coldctl.open(tmp_path) as checkpoint:
-        assert content_sum(checkpoint.load(framework="numpy").values()) == expected
-        assert content_sum(checkpoint.load(framework="torch", alloc="map").values()) == expected
+        assert content_sum(checkpoint.load(framework="numpy")) == expected
+        assert content_sum(checkpoint.load(framework="torch", alloc="map")) == expected
 
 
 def test_tensors_that_are_not_contiguous_count_row_by_row() -> None:
     array = random_bytes(60).reshape(6, 10)
     for view in (array.T, array[::2], array[:, 1::3], array.reshape(-1)[::7]):
-        assert content_sum([view]) == content_sum([torch.from_numpy(view)]) == added_up(view.tobytes()) % 2**64
+        expected = total_of({"v": view.tobytes()})
+        assert content_sum({"v": view}) == content_sum({"v": torch.from_numpy(view)}) == expected
 
 
 @pytest.mark.parametrize("begin", range(9))

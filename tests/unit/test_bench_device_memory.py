@@ -1,4 +1,4 @@
-"""coldctl.jobs.bench.device_memory: what torch's allocator says, read as it says it.
+"""coldctl.jobs.bench.child.device_memory: what torch's allocator says, read as it says it.
 
 The records have the form of `torch.cuda.memory_stats()` and `torch.cuda.memory._snapshot()` of torch 2.10 to 2.13
 (torch/cuda/memory.py and torch/csrc/cuda/Module.cpp); sizes and states are those of a load of one tensor at a time.
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from coldctl.errors import UsageError
-from coldctl.jobs.bench.device_memory import device_memory, limit_memory, segment_map, settings_text
+from coldctl.jobs.bench.child.device_memory import device_memory, limit_memory, segment_map, settings_text
 from coldctl.results.bench import DeviceMemory, Segment, SegmentBlock
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30

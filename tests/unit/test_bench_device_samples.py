@@ -1,4 +1,4 @@
-"""coldctl.jobs.bench.nvml and device_samples: what NVML answers, read in its layouts and units.
+"""coldctl.jobs.bench.machine.nvml and device_samples: what NVML answers, read in its layouts and units.
 
 The answers are recorded ones of `nvidia-smi -q -x`, which prints what NVML tells it, put back into NVML's structures:
 - RTX A5000, driver 590.44.01: influxdata/telegraf, plugins/inputs/nvidia_smi/testdata/dual_a5000-v13.xml
@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from coldctl.errors import EnvironmentLacksError
-from coldctl.jobs.bench import nvml
-from coldctl.jobs.bench.device_samples import DeviceSampler, sample
+from coldctl.jobs.bench.machine import nvml
+from coldctl.jobs.bench.machine.device_samples import DeviceSampler, sample
 from coldctl.results.bench import DeviceSample
 
 MIB = 1 << 20

@@ -1,4 +1,4 @@
-"""coldctl.jobs.bench.host_facts on trees of files as machines show them, and on this machine against other sources."""
+"""bench: host_facts on trees of files as machines show them, and on this machine against other sources."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from coldctl import __version__
-from coldctl.jobs.bench.device_facts import described, device_facts
-from coldctl.jobs.bench.host_facts import host_facts
-from coldctl.jobs.bench.nvml import NvmlDevice
+from coldctl.jobs.bench.machine.device_facts import described, device_facts
+from coldctl.jobs.bench.machine.host_facts import host_facts
+from coldctl.jobs.bench.machine.nvml import NvmlDevice
 from coldctl.results.bench import DeviceFacts
 
 X86 = """processor	: 0
@@ -155,7 +155,7 @@ def test_the_mount_is_that_of_the_path(tmp_path: Path) -> None:
 
 def test_versions_are_those_installed_and_torch_is_not_imported() -> None:
     program = (
-        "import json, sys; from coldctl.jobs.bench.host_facts import host_facts; "
+        "import json, sys; from coldctl.jobs.bench.machine.host_facts import host_facts; "
         "print(json.dumps([host_facts('/').versions, 'torch' in sys.modules]))"
     )
     done = subprocess.run((sys.executable, "-c", program), check=True, capture_output=True, text=True)

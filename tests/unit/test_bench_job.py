@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from coldctl.errors import EnvironmentLacksError, FaultError, InputError, StoppedError, UsageError
@@ -17,6 +16,7 @@ from coldctl.events import Events
 from coldctl.jobs.bench import BenchOptions, bench
 from coldctl.report.json import result_document
 from coldctl.results.bench import BenchResult
+from tests.bench_content import total_of_folder
 from tests.filesystems import loop_filesystem, tmpfs
 from tests.loads import layer
 from tests.tiny import made, read_folder, write_shard, write_sharded
@@ -58,15 +58,6 @@ def result(disk: Path) -> BenchResult:
     )
 
 
-def content_sum(folder: Path) -> str:
-    """Of the bytes in the files, by numpy alone."""
-    total = 0
-    for tensor in read_folder(folder).values():
-        padded = tensor.data + bytes(-len(tensor.data) % 8)
-        total += int(np.frombuffer(padded, "<u8").sum(dtype=np.uint64))
-    return f"{total % 2**64:016x}"
-
-
 @pytest.mark.root
 def test_every_contender_runs_once_a_round_in_each_cache_state(result: BenchResult, disk: Path) -> None:
     names = ["map", "buffered, 2 MiB", "safetensors"]
@@ -78,7 +69,11 @@ def test_every_contender_runs_once_a_round_in_each_cache_state(result: BenchResu
     nbytes = sum(len(tensor.data) for tensor in read_folder(disk).values())
     for run in result.runs:
         assert run.error is None
-        assert (run.content_sum, run.tensors, run.bytes) == (content_sum(disk), len(read_folder(disk)), nbytes)
+        assert (run.content_sum, run.tensors, run.bytes) == (
+            f"{total_of_folder(disk):016x}",
+            len(read_folder(disk)),
+            nbytes,
+        )
         assert run.resident_before_bytes == (0 if run.cache == "cold" else size)
         assert run.seconds is not None
         assert run.bytes_per_second == nbytes / run.seconds

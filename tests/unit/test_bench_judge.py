@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from coldctl.jobs.bench.judge import best_of_all, bests, comparisons, median_run, summaries, uncompared
+from coldctl.jobs.bench.verdict.judge import best_of_all, bests, comparisons, median_run, summaries, uncompared
 from coldctl.results.bench import BenchRun, Best, CacheState, Comparison
 from tests.bench_results import contender, failed_run, gpu_limits, gpu_run, limits, peer, run
 

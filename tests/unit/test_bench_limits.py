@@ -13,12 +13,12 @@ import pytest
 
 from coldctl.errors import EnvironmentLacksError, StoppedError, UsageError
 from coldctl.events import NULL, Events
-from coldctl.jobs.bench.bus import Answer, Bus, answer_for, measure_bus, pinned_rates
 from coldctl.jobs.bench.counted import Clocked
 from coldctl.jobs.bench.destination import Destination, find_destination
-from coldctl.jobs.bench.limits import better, deadline, measure_limits
-from coldctl.jobs.bench.limits_disk import measure_disk
-from coldctl.jobs.bench.limits_memory import block_bytes, measure_memcpy, thread_counts
+from coldctl.jobs.bench.limits.bus import Answer, Bus, answer_for, measure_bus, pinned_rates
+from coldctl.jobs.bench.limits.disk import measure_disk
+from coldctl.jobs.bench.limits.measured import better, deadline, measure_limits
+from coldctl.jobs.bench.limits.memory import block_bytes, measure_memcpy, thread_counts
 from coldctl.loader.format.checkpoint import Checkpoint, open_checkpoint
 from coldctl.results.bench import Limits
 from tests.filesystems import fincore_bytes, holder, in_child, loop_filesystem, memory_cgroup, tmpfs
@@ -91,7 +91,7 @@ def passes_of(monkeypatch: pytest.MonkeyPatch) -> list[Pass]:
         passes.append(Pass(job))
         return passes[-1]
 
-    monkeypatch.setattr("coldctl.jobs.bench.limits_disk.Clocked", noted)
+    monkeypatch.setattr("coldctl.jobs.bench.limits.disk.Clocked", noted)
     return passes
 
 

@@ -12,7 +12,7 @@ import safetensors
 import torch
 
 from coldctl.errors import EnvironmentLacksError
-from coldctl.jobs.bench import peers
+from coldctl.jobs.bench.child import peers
 from coldctl.jobs.bench.options import PEERS
 from tests.loads import assert_same_as_the_files, library, save_mixed
 from tests.tiny import made, write_sharded

@@ -18,9 +18,9 @@ from coldctl.events import NULL, Events
 from coldctl.jobs.bench.afterwards import noted
 from coldctl.jobs.bench.contenders import contenders
 from coldctl.jobs.bench.options import BenchOptions
-from coldctl.jobs.bench.process import Deadline
+from coldctl.jobs.bench.processes.process import Deadline
+from coldctl.jobs.bench.processes.runner import Ran, Runner
 from coldctl.jobs.bench.rounds import Rounds
-from coldctl.jobs.bench.runner import Ran, Runner
 from coldctl.jobs.bench.task import Outcome, Task
 from coldctl.jobs.bench.timelines import timelines
 from coldctl.loader.format.checkpoint import open_checkpoint
@@ -154,7 +154,7 @@ def test_the_kernel_ends_the_child_when_its_job_is_killed(tmp_path: Path) -> Non
     job = f"""
 import sys
 from coldctl.events import NULL
-from coldctl.jobs.bench.process import Deadline, run_child
+from coldctl.jobs.bench.processes.process import Deadline, run_child
 run_child([sys.executable, "-c", {child!r}, {str(tmp_path / "pid")!r}], b"", Deadline(100.0, "ever"), NULL)
 """
     with subprocess.Popen(python(job), cwd=ROOT) as process:

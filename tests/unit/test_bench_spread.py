@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coldctl.jobs.bench.spread import Ratio, median_ratio, percentile, ratio_of_medians
+from coldctl.jobs.bench.verdict.spread import Ratio, median_ratio, percentile, ratio_of_medians
 
 SECONDS = st.floats(0.01, 1000)
 

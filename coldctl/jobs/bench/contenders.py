@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 
 from coldctl.errors import UsageError
-from coldctl.jobs.bench import peers
+from coldctl.jobs.bench.child import peers
 from coldctl.jobs.bench.options import DEVICE_MODES, HOST_MODES, PEERS, BenchOptions
 from coldctl.jobs.bench.task import Task
 from coldctl.loader.order import ORDERS, Order

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from coldctl.errors import EnvironmentLacksError
 from coldctl.events import Events
-from coldctl.jobs.bench import bus
-from coldctl.jobs.bench.bus import Bus, measure_bus
+from coldctl.jobs.bench.limits import bus
+from coldctl.jobs.bench.limits.bus import Bus, measure_bus
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,21 +9,21 @@ from dataclasses import replace
 
 from coldctl.errors import EnvironmentLacksError
 from coldctl.events import NULL, Events
-from coldctl.jobs.bench import judge
 from coldctl.jobs.bench.afterwards import noted
-from coldctl.jobs.bench.allocator import allocator_environment
-from coldctl.jobs.bench.baseline import Baseline, read_baseline, require_comparable
-from coldctl.jobs.bench.bus import measure_bus
 from coldctl.jobs.bench.checks import check, check_for_host
 from coldctl.jobs.bench.contenders import contenders
 from coldctl.jobs.bench.destination import Destination, find_destination
-from coldctl.jobs.bench.host_facts import host_facts
-from coldctl.jobs.bench.limits import better, deadline, measure_limits
+from coldctl.jobs.bench.limits.bus import measure_bus
+from coldctl.jobs.bench.limits.measured import better, deadline, measure_limits
+from coldctl.jobs.bench.machine.host_facts import host_facts
 from coldctl.jobs.bench.options import BenchOptions
-from coldctl.jobs.bench.regressions import other_machine, regressions, unjudged
+from coldctl.jobs.bench.processes.allocator import allocator_environment
+from coldctl.jobs.bench.processes.runner import Runner
 from coldctl.jobs.bench.rounds import Rounds
-from coldctl.jobs.bench.runner import Runner
 from coldctl.jobs.bench.timelines import leading, timelines
+from coldctl.jobs.bench.verdict import judge
+from coldctl.jobs.bench.verdict.baseline import Baseline, read_baseline, require_comparable
+from coldctl.jobs.bench.verdict.regressions import other_machine, regressions, unjudged
 from coldctl.loader.format.checkpoint import Checkpoint, open_checkpoint
 from coldctl.loader.format.layout import is_filler
 from coldctl.results.bench import BenchResult, BenchRun, Contender, HostFacts, Limits

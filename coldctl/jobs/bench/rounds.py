@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from coldctl.events import Events
-from coldctl.jobs.bench import peers
 from coldctl.jobs.bench.cache_state import Prepared, prepare, residency_of
+from coldctl.jobs.bench.child import peers
 from coldctl.jobs.bench.contenders import task_of
 from coldctl.jobs.bench.options import BenchOptions
-from coldctl.jobs.bench.runner import Ran, Runner
+from coldctl.jobs.bench.processes.runner import Ran, Runner
 from coldctl.jobs.bench.task import Outcome
 from coldctl.loader.format.checkpoint import Checkpoint
 from coldctl.results.bench import BenchRun, CacheState, Contender

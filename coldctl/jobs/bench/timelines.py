@@ -9,8 +9,8 @@ from statistics import fmean, median
 from coldctl.errors import EnvironmentLacksError
 from coldctl.jobs.bench.afterwards import noted
 from coldctl.jobs.bench.contenders import task_of
-from coldctl.jobs.bench.judge import cache_states, seconds_by_round
 from coldctl.jobs.bench.rounds import Rounds
+from coldctl.jobs.bench.verdict.judge import cache_states, seconds_by_round
 from coldctl.jobs.residency import measure_all
 from coldctl.results.bench import BenchRun, CacheState, Contender, ResidencyMap, Timeline
 

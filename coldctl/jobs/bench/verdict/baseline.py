@@ -10,8 +10,8 @@ from typing import Annotated
 import msgspec
 
 from coldctl.errors import InputError, UsageError, from_os_error
-from coldctl.jobs.bench.judge import SecondsByRound
 from coldctl.jobs.bench.options import BenchOptions
+from coldctl.jobs.bench.verdict.judge import SecondsByRound
 from coldctl.loader.regular import NotRegularError, opened, read_at
 from coldctl.results.bench import CacheState
 

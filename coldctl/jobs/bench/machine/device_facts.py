@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from coldctl.errors import EnvironmentLacksError
-from coldctl.jobs.bench.nvml import NvmlDevice, opened
+from coldctl.jobs.bench.machine.nvml import NvmlDevice, opened
 from coldctl.results.bench import DeviceFacts
 
 
 def device_facts(uuid: str) -> DeviceFacts | None:
-    """The GPU whose UUID is `uuid` (`coldctl.jobs.bench.device_samples.device_uuid`); None where the driver's library
-    is missing or does not know it."""
+    """The GPU whose UUID is `uuid` (`device_samples.device_uuid`); None where the driver's library is missing or does
+    not know it."""
     try:
         with opened(uuid) as device:
             return described(device)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coldctl.jobs.bench.evidence import Evidence
-from coldctl.jobs.bench.yardstick import BUS, DISK, reads_directly
+from coldctl.jobs.bench.verdict.evidence import Evidence
+from coldctl.jobs.bench.verdict.yardstick import BUS, DISK, reads_directly
 from coldctl.units import MIB
 
 ENOUGH_CHUNK_BYTES = 8 * MIB

@@ -64,7 +64,7 @@ def measure_disk(checkpoint: Checkpoint, events: Events) -> DiskRates:
     return _Disk(checkpoint, events).rates()
 
 
-def unmeasured(reason: str) -> DiskRates:
+def unmeasured_disk(reason: str) -> DiskRates:
     """No rates, for a reason that goes for all."""
     return DiskRates(None, None, None, {"disk_direct": reason, "disk_buffered": reason})
 
@@ -81,9 +81,9 @@ class _Disk:
     def rates(self) -> DiskRates:
         filesystem = filesystem_of(self._files[0])
         if filesystem in IN_MEMORY:
-            return unmeasured(f"{filesystem} has no disk")
+            return unmeasured_disk(f"{filesystem} has no disk")
         if lacks := self._lacks_cold():
-            return unmeasured(lacks)
+            return unmeasured_disk(lacks)
         reasons: dict[str, str] = {}
         direct, depth, buffered = None, None, None
         try:

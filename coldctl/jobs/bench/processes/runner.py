@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from coldctl.events import Events
-from coldctl.jobs.bench.device_samples import DeviceSampler
-from coldctl.jobs.bench.host_memory import PeakSampler
-from coldctl.jobs.bench.process import Deadline, Ended, run_child
+from coldctl.jobs.bench.machine.device_samples import DeviceSampler
+from coldctl.jobs.bench.processes.host_memory import PeakSampler
+from coldctl.jobs.bench.processes.process import Deadline, Ended, run_child
 from coldctl.jobs.bench.task import Outcome, Task
 from coldctl.results.bench import DeviceSample
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coldctl.errors import EnvironmentLacksError
-from coldctl.jobs.bench.versions import version_of
+from coldctl.jobs.bench.machine.versions import version_of
 from coldctl.loader.format.dtypes import BITS
 from coldctl.loader.format.header import Tensor as TensorInfo
 from coldctl.loader.format.header import read_header

@@ -7,7 +7,7 @@ from threading import Event, Thread
 from types import TracebackType
 
 from coldctl.errors import EnvironmentLacksError
-from coldctl.jobs.bench.nvml import NvmlDevice, opened
+from coldctl.jobs.bench.machine.nvml import NvmlDevice, opened
 from coldctl.results.bench import DeviceSample
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
 
 from coldctl.errors import DeviceError
-from coldctl.jobs.bench.child_clock import Clock
-from coldctl.jobs.bench.content import Tensor, content_sum
-from coldctl.jobs.bench.device_memory import limit_memory, measured
+from coldctl.jobs.bench.child.clock import Clock
+from coldctl.jobs.bench.child.content import Tensor, content_sum
+from coldctl.jobs.bench.child.device_memory import limit_memory, measured
 from coldctl.jobs.bench.task import Outcome
 from coldctl.loader.device.cuda import open_cuda
 
-Tensors = Collection[Tensor]
+Tensors = Mapping[str, Tensor]
 
 
 class Target(Protocol):
@@ -86,7 +86,7 @@ def _synchronise(device: str) -> None:
 
 def _refuse_strays(tensors: Tensors) -> None:
     """Raise DeviceError for tensors that a loader left in host memory: their time is none of a load to a device."""
-    strays = sum(tensor.device.type != "cuda" for tensor in tensors)
+    strays = sum(tensor.device.type != "cuda" for tensor in tensors.values())
     if strays:
         raise DeviceError(f"{strays} of {len(tensors)} tensors were brought to host memory, and not to the device")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coldctl.jobs.bench.yardstick import Limit, Yardstick, reads_directly, yardstick
+from coldctl.jobs.bench.verdict.yardstick import Limit, Yardstick, reads_directly, yardstick
 from coldctl.results.bench import BenchRun, Contender, Limits
 
 

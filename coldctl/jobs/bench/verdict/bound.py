@@ -5,9 +5,15 @@ The explanations are tried in an order, and the first that the figures support i
 
 from __future__ import annotations
 
-from coldctl.jobs.bench.evidence import Evidence
-from coldctl.jobs.bench.remedies import past_busy_cpus, past_limit, past_reading, past_slow_copies, past_touching
-from coldctl.jobs.bench.yardstick import BUS, DISK, fastest, rate_of, reads_directly
+from coldctl.jobs.bench.verdict.evidence import Evidence
+from coldctl.jobs.bench.verdict.remedies import (
+    past_busy_cpus,
+    past_limit,
+    past_reading,
+    past_slow_copies,
+    past_touching,
+)
+from coldctl.jobs.bench.verdict.yardstick import BUS, DISK, fastest, rate_of, reads_directly
 from coldctl.results.bench import BenchRun, Contender, Limits
 from coldctl.units import MIB, format_moment, format_ratio, format_size
 

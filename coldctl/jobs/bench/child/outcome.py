@@ -1,45 +1,23 @@
-"""One load in a process of its own: a Task as JSON on stdin, what came of it as an Outcome on stdout.
-
-    python -m coldctl.jobs.bench.child < task.json
-
-A load that fails is an outcome too, with the reason in `error`. The exit code is 0 for every outcome, and a process
-that was killed leaves none. The kernel ends it with the process that started it.
-"""
+"""One load in this process, and what came of it. A load that fails is an outcome too, with the reason in `error`."""
 
 from __future__ import annotations
 
 import gc
-import json
-import os
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Protocol
 
-import msgspec
-
 from coldctl.errors import ColdctlError, RefusedError
-from coldctl.jobs.bench import peers
-from coldctl.jobs.bench.child_clock import Clock
-from coldctl.jobs.bench.content import Tensor, content_sum
-from coldctl.jobs.bench.own import OwnLoad
-from coldctl.jobs.bench.target import open_target
+from coldctl.jobs.bench.child import peers
+from coldctl.jobs.bench.child.clock import Clock
+from coldctl.jobs.bench.child.content import Tensor, content_sum
+from coldctl.jobs.bench.child.own import OwnLoad
+from coldctl.jobs.bench.child.target import open_target
 from coldctl.jobs.bench.task import Outcome, Task
 from coldctl.loader.device.cuda_errors import first_line
 from coldctl.loader.host.memory import rss_anon_bytes
-from coldctl.loader.syscalls import end_with_parent
 from coldctl.results.bench import HostMemory
 from coldctl.results.load import Span, Stage
-
-
-def main() -> None:
-    """Never returns: what loaders do at the end of a process is no part of a load, and could fail or hang."""
-    end_with_parent()
-    with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as answer:
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever a loader prints is no part of the document
-        task = msgspec.convert(json.load(sys.stdin.buffer), Task)  # msgspec's parser takes no names that are not UTF-8
-        answer.write(msgspec.json.encode(outcome_of(task)))
-    os._exit(0)
 
 
 def outcome_of(task: Task) -> Outcome:
@@ -87,7 +65,7 @@ def _outcome(task: Task) -> Outcome:
     clock.zero()
     tensors = load.load(target.device)
     loaded_seconds = clock.seconds
-    target.arrive(tensors.values(), clock)
+    target.arrive(tensors, clock)
     seconds, cpu_seconds = clock.seconds, clock.cpu_seconds
 
     peak_anon_bytes = max(before_anon_bytes, rss_anon_bytes())
@@ -103,7 +81,7 @@ def _outcome(task: Task) -> Outcome:
         host_memory=HostMemory(peak_anon_bytes, before_anon_bytes),
         spans=tuple(map(_span, stages)) if task.spans else (),
     )
-    return load.described(target.described(outcome, tensors.values()))
+    return load.described(target.described(outcome, tensors))
 
 
 def _imported(task: Task, clock: Clock) -> Load:
@@ -111,7 +89,7 @@ def _imported(task: Task, clock: Clock) -> Load:
     with suppress(ImportError, OSError):
         with clock.timed("import_torch"):
             import torch
-        content_sum([torch.zeros(1)])  # a first call takes longer
+        content_sum({"": torch.zeros(1)})  # a first call takes longer
     if task.peer is None:
         return OwnLoad(task)
     with clock.timed("import_peer"):
@@ -129,7 +107,3 @@ def _in_one_line(error: Exception) -> str:
     else:
         text = f"{type(error).__name__}: {first_line(error)}".removesuffix(": ")
     return text.encode("utf-8", "backslashreplace").decode()
-
-
-if __name__ == "__main__":
-    main()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coldctl.jobs.bench.baseline import Baseline, Way
-from coldctl.jobs.bench.judge import cache_states, seconds_by_round
-from coldctl.jobs.bench.spread import LEAST_ROUNDS, Ratio, ratio_of_medians
+from coldctl.jobs.bench.verdict.baseline import Baseline, Way
+from coldctl.jobs.bench.verdict.judge import cache_states, seconds_by_round
+from coldctl.jobs.bench.verdict.spread import LEAST_ROUNDS, Ratio, ratio_of_medians
 from coldctl.results.bench import BenchRun, Contender, HostFacts, Regression
 from coldctl.units import format_ratio
 

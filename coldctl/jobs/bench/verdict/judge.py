@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple, get_args
 
-from coldctl.jobs.bench.bound import bound_of
-from coldctl.jobs.bench.spread import LEAST_ROUNDS, Ratio, median_ratio, percentile
-from coldctl.jobs.bench.yardstick import yardstick
+from coldctl.jobs.bench.verdict.bound import bound_of
+from coldctl.jobs.bench.verdict.spread import LEAST_ROUNDS, Ratio, median_ratio, percentile
+from coldctl.jobs.bench.verdict.yardstick import yardstick
 from coldctl.results.bench import BenchRun, Best, CacheState, Comparison, Contender, Limits, Summary
 
 

@@ -11,9 +11,9 @@ import re
 
 from coldctl import __version__
 from coldctl.errors import EnvironmentLacksError
-from coldctl.jobs.bench.device_facts import device_facts
-from coldctl.jobs.bench.peers import BY_NAME
-from coldctl.jobs.bench.versions import version_of
+from coldctl.jobs.bench.child.peers import BY_NAME
+from coldctl.jobs.bench.machine.device_facts import device_facts
+from coldctl.jobs.bench.machine.versions import version_of
 from coldctl.loader.host.memory import read_kib
 from coldctl.loader.host.mounts import Mount, block_device, mount_of, read_ahead_kib
 from coldctl.results.bench import HostFacts

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from coldctl.events import Events
-from coldctl.jobs.bench import limits_disk
-from coldctl.jobs.bench.bus import STREAMS, Bus
-from coldctl.jobs.bench.limits_disk import DiskRates, measure_disk
-from coldctl.jobs.bench.limits_memory import measure_memcpy
-from coldctl.jobs.bench.process import Deadline
+from coldctl.jobs.bench.limits.bus import STREAMS, Bus
+from coldctl.jobs.bench.limits.disk import DiskRates, measure_disk, unmeasured_disk
+from coldctl.jobs.bench.limits.memory import measure_memcpy
+from coldctl.jobs.bench.processes.process import Deadline
 from coldctl.loader.format.checkpoint import Checkpoint
 from coldctl.results.bench import CacheState, Limits
 from coldctl.units import format_duration, format_rate, format_size
@@ -72,7 +71,7 @@ def deadline(nbytes: int, limits: Limits) -> Deadline:
 
 def _disk(checkpoint: Checkpoint, caches: tuple[CacheState, ...], events: Events) -> DiskRates:
     if "cold" not in caches:
-        return limits_disk.unmeasured("no cold loads were asked for, and the files are to stay in the page cache")
+        return unmeasured_disk("no cold loads were asked for, and the files are to stay in the page cache")
     return measure_disk(checkpoint, events)
 
 

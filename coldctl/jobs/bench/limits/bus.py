@@ -1,7 +1,7 @@
 """The GPU that loads go to, and what its bus gives, found out by a process of its own.
 
 So the job itself has no CUDA context, which would take memory and share the device with the loads.
-`python -m coldctl.jobs.bench.bus` reads a device's name as JSON from stdin, and writes an Answer to stdout.
+`python -m coldctl.jobs.bench.limits.bus` reads a device's name as JSON from stdin, and writes an Answer to stdout.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import msgspec
 from coldctl import errors
 from coldctl.errors import ColdctlError, DeviceError, EnvironmentLacksError
 from coldctl.events import Events
-from coldctl.jobs.bench.device_samples import device_uuid
-from coldctl.jobs.bench.process import Deadline, run_child
+from coldctl.jobs.bench.machine.device_samples import device_uuid
+from coldctl.jobs.bench.processes.process import Deadline, run_child
 from coldctl.loader.device.protocol import Bytes, Device, Event, Stream
 from coldctl.loader.device.ring import Ring, Slot
 from coldctl.loader.load.choice import open_device
@@ -27,7 +27,7 @@ from coldctl.loader.syscalls import end_with_parent
 from coldctl.units import MIB
 
 STREAMS = (1, 2, 4)
-COMMAND = (sys.executable, "-m", "coldctl.jobs.bench.bus")
+COMMAND = (sys.executable, "-m", "coldctl.jobs.bench.limits.bus")
 
 _CHUNK_BYTES = 16 * MIB
 _SLOTS = 16

@@ -1,8 +1,10 @@
-"""The sum of all bytes of tensors: the same for all loads that bring the same. On the host it touches every byte."""
+"""One number for names and bytes of tensors: the same for all loads that bring the same. On the host it touches every
+byte."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import zlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,14 +19,19 @@ _WORD_BYTES = 8
 _WINDOW_BYTES = 64 * MIB
 
 
-def content_sum(tensors: Iterable[Tensor]) -> int:
-    """All bytes as little-endian words of 8, the end of each tensor padded with zeros, added up modulo 2^64.
+def content_sum(tensors: Mapping[str, Tensor]) -> int:
+    """Each tensor's bytes as little-endian words of 8, its end padded with zeros, added up; that times an odd number
+    made of its name (2 CRC-32 + 1); and all of them added up, modulo 2^64.
 
-    Tensors of any shape and dtype, summed where they are. The order of the tensors, and of the words in them, makes no
-    difference, and zeros add nothing: the sum tells loaders of one checkpoint apart that lost, changed or repeated
-    bytes, and not those that swapped them.
+    Tensors of any shape and dtype, summed where they are, in any order. The sum tells loaders of one checkpoint apart
+    that lost, changed or repeated bytes, or gave a tensor another's name; not those that swapped words inside a tensor,
+    and a tensor of zeros adds nothing.
     """
-    return sum(map(_sum_of, tensors)) % 2**64
+    return sum(_sum_of(tensor) * _weight(name) for name, tensor in tensors.items()) % 2**64
+
+
+def _weight(name: str) -> int:
+    return 2 * zlib.crc32(name.encode("utf-8", "surrogatepass")) + 1
 
 
 def _sum_of(tensor: Tensor) -> int:

@@ -1,0 +1,1 @@
+"""The process that does one load, and says what came of it."""

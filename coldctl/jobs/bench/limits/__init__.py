@@ -1,0 +1,1 @@
+"""What the machine gives at most: its disk, its memory, its bus."""

@@ -1,0 +1,1 @@
+"""Processes of their own for loads: started, told, watched, and ended with the job."""

@@ -1,0 +1,1 @@
+"""What follows from the runs: pure functions of their figures."""
