@@ -200,7 +200,7 @@ class Comparison:
 @dataclass(frozen=True, slots=True)
 class Regression:
     """One contender in one cache state against the baseline: the ratio of median seconds (over 1: slower now), with the
-    bootstrap's 95 % bounds. `regressed` only when even the lower bound is beyond what is allowed."""
+    bootstrap's 95 % bounds. `regressed` only when even the lower bound is beyond what is allowed, and never of a peer."""
 
     contender: str
     cache: CacheState

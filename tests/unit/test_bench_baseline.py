@@ -289,6 +289,16 @@ def test_each_cache_state_is_judged_by_itself(written: Callable[[str], str]) -> 
     assert unjudged(before, now, [RING]) == []
 
 
+def test_a_peer_that_got_slower_is_told_and_no_regression(written: Callable[[str], str]) -> None:
+    before = baseline_of(written, [*rounds("ring", BEFORE), *rounds("safetensors", BEFORE)])
+    now = [*rounds("ring", [2.0] * 5), *rounds("safetensors", [2.0] * 5)]
+    ours, theirs = regressions(before, now, [RING, THEIRS], 0.1)
+    assert (ours.contender, ours.regressed) == ("ring", True)
+    assert (theirs.contender, theirs.regressed) == ("safetensors", False)
+    told = "even the lower bound is over the 10 % that are allowed, of a peer: this fails nothing"
+    assert theirs.reason == told
+
+
 def test_few_rounds_on_either_side_are_no_regression_however_slow(written: Callable[[str], str]) -> None:
     slow = [9.0] * 5
     for before, now, counts in ((BEFORE[:4], slow, "5 here and 4"), (BEFORE, slow[:1], "1 here and 5")):

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from coldctl.jobs.bench.verdict.judge import best_of_all, bests, comparisons, median_run, summaries, uncompared
+from coldctl.jobs.bench.verdict.judge import best_of_all, bests, comparisons, summaries, uncompared
 from coldctl.results.bench import BenchRun, Best, CacheState, Comparison
+from coldctl.results.bench_runs import median_run
 from tests.bench_results import contender, failed_run, gpu_limits, gpu_run, limits, peer, run
 
 RING, DIRECT, MAP = contender("ring"), contender("direct"), contender("map")
@@ -38,7 +39,7 @@ def test_a_summary_holds_median_least_and_most() -> None:
 def test_two_in_the_middle_give_their_mean_and_the_rate_that_goes_with_it() -> None:
     (found,) = summaries([DIRECT], rounds("direct", [5.0, 3.0, 9.0, 2.0]), limits(), device="cpu", cpus=16)
     assert (found.median_seconds, found.bytes_per_second) == (4.0, 2e9)
-    assert median_run(rounds("direct", [5.0, 3.0, 9.0, 2.0])) == run("direct", "cold", 3.0, round=1)
+    assert median_run(rounds("direct", [5.0, 3.0, 9.0, 2.0]), "direct", "cold") == run("direct", "cold", 3.0, round=1)
 
 
 def test_the_sentence_and_the_share_are_of_the_same_median() -> None:
@@ -181,7 +182,7 @@ def test_a_peer_with_too_few_rounds_is_named_and_not_judged() -> None:
 
 def test_the_median_run_is_one_that_succeeded() -> None:
     runs = [failed_run("ring"), *rounds("ring", [3.0, 1.0, 2.0])]
-    found = median_run(runs)
+    found = median_run(runs, "ring", "cold")
     assert found is not None
     assert found.seconds == 2.0
-    assert median_run([failed_run("ring")]) is None
+    assert median_run([failed_run("ring")], "ring", "cold") is None

@@ -20,13 +20,14 @@ from coldctl.jobs.bench.options import BenchOptions
 from coldctl.jobs.bench.processes.allocator import allocator_environment
 from coldctl.jobs.bench.processes.runner import Runner
 from coldctl.jobs.bench.rounds import Rounds
-from coldctl.jobs.bench.timelines import leading, timelines
+from coldctl.jobs.bench.timelines import timelines
 from coldctl.jobs.bench.verdict import judge
 from coldctl.jobs.bench.verdict.baseline import Baseline, read_baseline, require_comparable
 from coldctl.jobs.bench.verdict.regressions import other_machine, regressions, unjudged
 from coldctl.loader.format.checkpoint import Checkpoint, open_checkpoint
 from coldctl.loader.format.layout import is_filler
 from coldctl.results.bench import BenchResult, BenchRun, Contender, HostFacts, Limits
+from coldctl.results.bench_runs import cache_states, leading, median_run
 
 
 def bench(options: BenchOptions, events: Events = NULL) -> BenchResult:
@@ -141,7 +142,7 @@ def _limits_again(checkpoint: Checkpoint, destination: Destination, options: Ben
 
 def _median_of_best(ways: Sequence[Contender], runs: Sequence[BenchRun]) -> BenchRun | None:
     """The median run of coldctl's fastest way in the first cache state in which any loaded."""
-    for cache in judge.cache_states(runs):
+    for cache in cache_states(runs):
         if best := leading(ways, runs, cache):
-            return judge.median_run([run for run in runs if (run.contender, run.cache) == (best.name, cache)])
+            return median_run(runs, best, cache)
     return None

@@ -4,15 +4,15 @@ what every thread did when, and the page cache before and after it, cell by cell
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from statistics import fmean, median
+from statistics import fmean
 
 from coldctl.errors import EnvironmentLacksError
 from coldctl.jobs.bench.afterwards import noted
 from coldctl.jobs.bench.contenders import task_of
 from coldctl.jobs.bench.rounds import Rounds
-from coldctl.jobs.bench.verdict.judge import cache_states, seconds_by_round
 from coldctl.jobs.residency import measure_all
 from coldctl.results.bench import BenchRun, CacheState, Contender, ResidencyMap, Timeline
+from coldctl.results.bench_runs import cache_states, leading
 
 CELLS_A_FILE = 64
 MOST_CELLS = 512
@@ -23,20 +23,11 @@ def timelines(
 ) -> Iterator[tuple[Timeline, ResidencyMap]]:
     """For each cache state of `runs` a timeline, and the residency around its load; none where nothing loaded, and the
     reason in `notes` instead where this one load fails. Raises StoppedError."""
+    by_name = {contender.name: contender for contender in contenders}
     for cache in cache_states(runs):
-        if best := leading(contenders, runs, cache):
-            with noted(f"no timeline of {best.name} ({cache})", notes):
-                yield _timeline_of(rounds, best, cache)
-
-
-def leading(contenders: Sequence[Contender], runs: Sequence[BenchRun], cache: CacheState) -> Contender | None:
-    """coldctl's own way with the least median of seconds in a cache state; None when none loaded."""
-    medians = {}
-    for contender in contenders:
-        seconds = seconds_by_round(runs, contender.name, cache)
-        if contender.kind == "coldctl" and seconds:
-            medians[contender] = median(seconds.values())
-    return min(medians, key=lambda contender: medians[contender], default=None)
+        if name := leading(contenders, runs, cache):
+            with noted(f"no timeline of {name} ({cache})", notes):
+                yield _timeline_of(rounds, by_name[name], cache)
 
 
 def _timeline_of(rounds: Rounds, contender: Contender, cache: CacheState) -> tuple[Timeline, ResidencyMap]:

@@ -7,8 +7,9 @@ from coldctl.report.html.markup import NOTHING, Safe, element
 from coldctl.report.html.section import section
 from coldctl.report.html.segments import segment_map
 from coldctl.report.html.table import data_table
-from coldctl.report.runs import cache_states, leading, median_run
+from coldctl.report.runs import cache_states, leading
 from coldctl.results.bench import BenchResult, CacheState, DeviceMemory
+from coldctl.results.bench_runs import median_run
 from coldctl.units import format_ratio, format_size
 
 
@@ -22,7 +23,7 @@ def device_section(result: BenchResult) -> Safe:
 
 def _of_cache(result: BenchResult, cache: CacheState) -> list[Safe]:
     lead = leading(result, cache)
-    run = median_run(result, lead.contender, cache) if lead else None
+    run = median_run(result.runs, lead.contender, cache) if lead else None
     if run is None or not (run.device_memory or run.device_samples):
         return []
     memory = run.device_memory

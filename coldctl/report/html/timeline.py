@@ -11,9 +11,9 @@ from coldctl.report.html.scale import Linear
 from coldctl.report.html.section import section
 from coldctl.report.html.stages import stage_table
 from coldctl.report.html.tracks import CELLS, Track, tracks
-from coldctl.report.runs import median_run
 from coldctl.report.text.phrases import count
 from coldctl.results.bench import BenchResult, Timeline
+from coldctl.results.bench_runs import median_run
 from coldctl.units import format_moment, format_rate, format_size
 
 SHOWN = 4
@@ -35,7 +35,7 @@ def timeline_section(result: BenchResult) -> Safe:
 
 
 def _one(result: BenchResult, timeline: Timeline) -> Safe:
-    run = median_run(result, timeline.contender, timeline.cache)
+    run = median_run(result.runs, timeline.contender, timeline.cache)
     heading = element(
         "h3",
         timeline.contender,

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 
 from coldctl.report.bench_words import STAGES, stage_rate
 from coldctl.report.escape import escape, escape_name
-from coldctl.report.runs import leading, median_run
+from coldctl.report.runs import leading
 from coldctl.report.text.bench_phrases import before_load, peers_lead
 from coldctl.report.text.phrases import count
 from coldctl.report.text.style import Style
 from coldctl.report.text.table import table
 from coldctl.results.bench import BenchResult, BenchRun, CacheState, Comparison, DeviceMemory
+from coldctl.results.bench_runs import median_run
 from coldctl.results.load import Stage
 from coldctl.units import format_moment, format_rate, format_ratio, format_share, format_size
 
@@ -21,7 +22,7 @@ def cache_lines(result: BenchResult, cache: CacheState, style: Style) -> list[st
     """coldctl's best, or why none is named; ratios to peers; stages, bound, readiness and memory of one median run."""
     lines = [cache, *_best(result, cache, style), *_peers(result, cache, style)]
     summary = leading(result, cache)
-    run = None if summary is None else median_run(result, summary.contender, cache)
+    run = None if summary is None else median_run(result.runs, summary.contender, cache)
     if summary is None or run is None:
         return [*lines, style.bad("  none of coldctl's own ways loaded")]
     bound = [f"  bound: {escape(summary.bound)}"] if summary.bound else []

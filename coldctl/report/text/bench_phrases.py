@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coldctl.report.runs import median_run
 from coldctl.results.bench import BenchResult, Comparison, HostMemory, Summary
+from coldctl.results.bench_runs import median_run
 from coldctl.units import format_size
 
 NO_LIMIT = "no limit applies: a mapping of warm files copies nothing, and what a peer does is not known"
@@ -17,7 +17,7 @@ def has_no_limit(result: BenchResult, summary: Summary) -> bool:
 
     What comes off the disk or goes over the bus has a limit, and so have copies out of the page cache.
     """
-    run = median_run(result, summary.contender, summary.cache)
+    run = median_run(result.runs, summary.contender, summary.cache)
     passes_memory_alone = summary.cache == "warm" and result.device == "cpu"
     return summary.limit is None and passes_memory_alone and run is not None and run.mode in (None, "map")
 

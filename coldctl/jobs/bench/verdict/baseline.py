@@ -11,9 +11,9 @@ import msgspec
 
 from coldctl.errors import InputError, UsageError, from_os_error
 from coldctl.jobs.bench.options import BenchOptions
-from coldctl.jobs.bench.verdict.judge import SecondsByRound
 from coldctl.loader.regular import NotRegularError, opened, read_at
 from coldctl.results.bench import CacheState
+from coldctl.results.bench_runs import SecondsByRound
 
 SCHEMA = "coldctl.bench/1"
 _MAX_BYTES = 256 << 20

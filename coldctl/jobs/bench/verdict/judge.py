@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 from coldctl.jobs.bench.verdict.bound import bound_of
 from coldctl.jobs.bench.verdict.spread import LEAST_ROUNDS, Ratio, median_ratio, percentile
 from coldctl.jobs.bench.verdict.yardstick import yardstick
 from coldctl.results.bench import BenchRun, Best, CacheState, Comparison, Contender, Limits, Summary
+from coldctl.results.bench_runs import SecondsByRound, cache_states, median_run, runs_of, succeeded, ways
 
 
 def summaries(
@@ -20,7 +21,7 @@ def summaries(
         _summary(contender, cache, own, limits, device, cpus)
         for cache in cache_states(runs)
         for contender in contenders
-        if (own := [run for run in runs if (run.contender, run.cache) == (contender.name, cache)])
+        if (own := runs_of(runs, contender.name, cache))
     ]
 
 
@@ -30,7 +31,7 @@ def bests(contenders: Sequence[Contender], runs: Sequence[BenchRun]) -> list[Bes
     The one with the best median is named when the bootstrap's 95 % bounds of the ratio of every other one's seconds to
     its own, round by round, lie over 1. With LEAST_ROUNDS rounds this means that it won all of them.
     """
-    return [_best(cache, _ways(contenders, runs, cache, "coldctl")) for cache in cache_states(runs)]
+    return [_best(cache, ways(contenders, runs, cache, "coldctl")) for cache in cache_states(runs)]
 
 
 def best_of_all(named: Sequence[Best]) -> tuple[str | None, str]:
@@ -65,37 +66,12 @@ def uncompared(contenders: Sequence[Contender], runs: Sequence[BenchRun]) -> lis
     ]
 
 
-def cache_states(runs: Sequence[BenchRun]) -> list[CacheState]:
-    """Those in which there are runs: cold first."""
-    found = {run.cache for run in runs}
-    return [cache for cache in get_args(CacheState) if cache in found]
-
-
-def median_run(runs: Sequence[BenchRun]) -> BenchRun | None:
-    """The run that took the median of seconds (the lower of two in the middle); None when none succeeded."""
-    loaded = sorted((run for run in runs if succeeded(run)), key=lambda run: run.seconds or 0.0)
-    return loaded[(len(loaded) - 1) // 2] if loaded else None
-
-
-def succeeded(run: BenchRun) -> bool:
-    return run.error is None and bool(run.seconds)
-
-
-SecondsByRound = Mapping[int, float]
-"""Seconds by round, of the runs that succeeded."""
-
-
-def seconds_by_round(runs: Sequence[BenchRun], contender: str, cache: CacheState) -> SecondsByRound:
-    of_contender = (run for run in runs if (run.contender, run.cache) == (contender, cache))
-    return {run.round: run.seconds for run in of_contender if succeeded(run) and run.seconds}
-
-
 def _summary(
     contender: Contender, cache: CacheState, runs: Sequence[BenchRun], limits: Limits, device: str, cpus: int
 ) -> Summary:
     seconds = [run.seconds for run in runs if succeeded(run) and run.seconds]
     failed = [run for run in runs if not succeeded(run)]
-    middle, median_seconds = median_run(runs), median(seconds) if seconds else None
+    middle, median_seconds = median_run(runs, contender.name, cache), median(seconds) if seconds else None
     rate = limit = bound = None
     if middle and median_seconds:
         rate = middle.bytes / median_seconds
@@ -119,13 +95,13 @@ def _summary(
     )
 
 
-def _best(cache: CacheState, ways: Mapping[str, SecondsByRound]) -> Best:
-    if not ways:
+def _best(cache: CacheState, loaded: Mapping[str, SecondsByRound]) -> Best:
+    if not loaded:
         return Best(cache, None, "none of coldctl's own ways loaded")
-    first, *others = ways
+    first, *others = loaded
     if not others:
         return Best(cache, None, f"{first} is the only way that loaded, so nothing was compared")
-    pairs = [_Pair(cache, first, other, ways[first], ways[other]) for other in others]
+    pairs = [_Pair(cache, first, other, loaded[first], loaded[other]) for other in others]
     if doubts := [doubt for pair in pairs if (doubt := _doubt(pair))]:
         more = f"; so it is with {len(doubts) - 1} more" if len(doubts) > 1 else ""
         return Best(cache, None, doubts[0] + more)
@@ -170,16 +146,7 @@ def _too_few(pair: _Pair) -> str:
 
 def _beside_peers(contenders: Sequence[Contender], runs: Sequence[BenchRun]) -> Iterator[_Pair]:
     for cache in cache_states(runs):
-        ours = _ways(contenders, runs, cache, "coldctl")
-        for peer, seconds in _ways(contenders, runs, cache, "peer").items() if ours else ():
+        ours = ways(contenders, runs, cache, "coldctl")
+        for peer, seconds in ways(contenders, runs, cache, "peer").items() if ours else ():
             best = next(iter(ours))
             yield _Pair(cache, best, peer, ours[best], seconds)
-
-
-def _ways(
-    contenders: Sequence[Contender], runs: Sequence[BenchRun], cache: CacheState, kind: str
-) -> dict[str, SecondsByRound]:
-    """The contenders of a kind that loaded in a cache state, by name, that with the best median first."""
-    seconds = {each.name: seconds_by_round(runs, each.name, cache) for each in contenders if each.kind == kind}
-    loaded = [name for name, rounds in seconds.items() if rounds]
-    return {name: seconds[name] for name in sorted(loaded, key=lambda name: median(seconds[name].values()))}
