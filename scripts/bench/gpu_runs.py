@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from coldctl.jobs.bench.child import peers
 from coldctl.jobs.bench.child.content import content_sum
 from coldctl.jobs.bench.machine.device_facts import device_facts
 from coldctl.jobs.bench.machine.device_samples import device_uuid
@@ -32,12 +33,7 @@ def coldctl_load(**options: Any) -> Load:
 
 
 def safetensors_load(folder: Path, device: str) -> Mapping[str, Any]:
-    from safetensors.torch import load_file
-
-    tensors: dict[str, Any] = {}
-    for path in shards(folder):
-        tensors |= load_file(path, device=device)
-    return tensors
+    return peers.safetensors()(shards(folder), device).tensors
 
 
 LOADERS: dict[str, Load] = {
