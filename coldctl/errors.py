@@ -42,7 +42,7 @@ class ColdctlError(Exception):
             return
         self.stage, self.file, self.tensor = stage, self.file or file, self.tensor or tensor
         where = [f"stage {stage}"]
-        where += [f"tensor {tensor}"] if tensor and f"tensor {tensor}" not in self.message else []
+        where += [f"tensor {self.tensor}"] if self.tensor and f"tensor {self.tensor}" not in self.message else []
         where += [f"file {self.file}"] if self.file and self.file not in self.message else []
         self.message += f" ({', '.join(where)})"
         self.args = (self.message,)
@@ -184,6 +184,10 @@ def from_os_error(error: OSError, doing: str, path: str | os.PathLike[str]) -> C
         return InputError(message, hint="check the path")
     if error.errno in _FORBIDDEN:
         return EnvironmentLacksError(message, hint="run as a user who may, or change the permissions")
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return EnvironmentLacksError(message, hint="raise the limit of open files (ulimit -n)")
+    if error.errno == errno.EAGAIN:
+        return EnvironmentLacksError(message, hint="raise the limit of processes (ulimit -u), or free memory")
     if error.errno == errno.EROFS:
         return EnvironmentLacksError(message, hint="choose a target on a filesystem that is mounted writable")
     if error.errno in _FULL:

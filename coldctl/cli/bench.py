@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -99,12 +98,15 @@ def command(
         int | None,
         typer.Option(parser=size, metavar="SIZE", help="Blocks over this are not split by torch's allocator."),
     ] = None,
-    trace: Annotated[str, typer.Option(metavar="FILE", help="Write a timeline for ui.perfetto.dev.")] = "",
+    trace: Annotated[
+        str, typer.Option(metavar="FILE", help="Write what one more load did when, for ui.perfetto.dev.")
+    ] = "",
     report: Annotated[str, typer.Option(metavar="FILE", help="Write a page to look at, in one HTML file.")] = "",
     baseline: Annotated[str, typer.Option(metavar="FILE", help="Compare with a former run's --json.")] = "",
     max_regression: Annotated[
-        float, typer.Option(parser=share, metavar="SHARE", help="How much slower than the baseline is no failure.")
-    ] = "10%",  # type: ignore[assignment]  # parsed as if it had been typed
+        float | None,
+        typer.Option(parser=share, metavar="SHARE", help="How much slower than it is no failure. Default: 10%."),
+    ] = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> int:
@@ -149,14 +151,13 @@ def command(
         baseline=baseline or None,
         max_regression=max_regression,
     )
-    with ExitStack() as stack:
-        page_file = stack.enter_context(FileBeside(report, PAGE_MARK)) if report else None
-        trace_file = stack.enter_context(FileBeside(trace, TRACE_MARK)) if trace else None
-        if page_file and trace_file:
-            page_file.require_other_than(trace_file)
-        with console.events(json=json, quiet=quiet) as events:
-            result = bench(options, events)
-        failures = _write(result, [(page_file, page), (trace_file, trace_of)])
+    page_file = FileBeside(report, PAGE_MARK) if report else None
+    trace_file = FileBeside(trace, TRACE_MARK) if trace else None
+    if page_file and trace_file:
+        page_file.require_other_than(trace_file)
+    with console.events(json=json, quiet=quiet) as events:
+        result = bench(options, events)
+    failures = _write(result, [(page_file, page), (trace_file, trace_of)])
     told = [describe(error, command="bench", debug=False, environ=os.environ) for error in failures]
     exit_code = told[0].exit_code if told else _exit_code(result, options.modes)
     notes = [*result.notes, *(failure.message for failure in told)]
@@ -183,12 +184,16 @@ def _write(
 def _exit_code(result: BenchResult, named_modes: Collection[str]) -> int:
     """1 and 3 are about coldctl's own ways: a peer may be slower than it was, or fail, as it likes.
 
-    Of the ways of a sweep that named no modes some may be missing on this machine; one has to load in each cache state.
+    Of the ways of a sweep that named no modes some may be missing on this machine; one has to load in each cache state,
+    and what loads at all has to load each time. A baseline has to judge something.
     """
     modes = {each.name: each.mode for each in result.contenders if each.kind == "coldctl"}
     if any(each.regressed for each in result.regressions or ()):
         return 1
+    if result.regressions is not None and not any(each.contender in modes for each in result.regressions):
+        return 3
     own = [each for each in result.summaries if each.contender in modes]
     loaded = {each.cache for each in own if each.runs}
-    failed = (each for each in own if not each.runs)
-    return 3 if any(each.cache not in loaded or modes[each.contender] in named_modes for each in failed) else 0
+    failed = [each for each in own if each.failed]
+    matters = (each.runs or each.cache not in loaded or modes[each.contender] in named_modes for each in failed)
+    return 3 if any(matters) else 0

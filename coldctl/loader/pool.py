@@ -7,6 +7,7 @@ was used is in the return value.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -51,17 +52,25 @@ def share_out(
     return pool.most
 
 
+_HINT = (
+    "raise the limit of processes (ulimit -u, or the container's pids limit), or that of the address space, which the "
+    "thread's stack is taken from (ulimit -v): the system does not say which of them it was"
+)
+_HINT_AT_EXIT = "load before the interpreter ends, and close streams before"
+
 _ours: WeakSet[threading.Thread] = WeakSet()
 
 
 def start(thread: threading.Thread) -> None:
-    """Start `thread`. Raises EnvironmentLacksError where the system allows no more of them."""
+    """Start `thread`. Raises EnvironmentLacksError where the system has no room for it, and when the interpreter ends:
+    Python would wait for ever for a thread that cannot run any more."""
+    if sys.is_finalizing():
+        raise EnvironmentLacksError("cannot start a thread: the interpreter ends", hint=_HINT_AT_EXIT)
     _ours.add(thread)
     try:
         thread.start()
     except RuntimeError as error:
-        hint = "raise the limit of processes (ulimit -u, or the container's pids limit)"
-        raise EnvironmentLacksError(f"cannot start a thread: {error}", hint=hint) from error
+        raise EnvironmentLacksError(f"cannot start a thread: {error}", hint=_HINT) from error
 
 
 def on_our_thread() -> bool:

@@ -4,7 +4,6 @@ cache still holds it. Memory is threads x 1 MiB whatever the checkpoint, and no 
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
@@ -13,6 +12,7 @@ from coldctl.events import Events
 from coldctl.loader.format.header import Tensor
 from coldctl.loader.plan import Segment
 from coldctl.loader.pool import Worker, default_streams_cap, share_out
+from coldctl.loader.scratch import scratch
 from coldctl.loader.sink import Sink
 from coldctl.loader.source import LastOpened, OpenSource, Source
 from coldctl.units import MIB
@@ -29,15 +29,15 @@ Unreadable = Callable[[Segment, UnreadableError], None]
 def read(segments: Iterable[Segment], sink: Sink, events: Events, *, unreadable: Unreadable | None = None) -> int:
     """Give every tensor of `segments` to `sink`, and return the number of threads that were used.
 
-    Raises, after all threads have ended, the first of UnreadableError, ChangedError, StoppedError and whatever the
-    sink raised. With `unreadable`, a segment whose bytes cannot be read is handed to that instead, from any thread,
-    and reading goes on; the sink may have seen a part of it. A source is checked to be unchanged when it is opened
-    and when its last segment is done.
+    Raises, after all threads have ended, the first of UnreadableError, ChangedError, OutOfMemoryError, StoppedError and
+    whatever the sink raised. With `unreadable`, a segment whose bytes cannot be read is handed to that instead, from
+    any thread, and reading goes on; the sink may have seen a part of it. A source is checked to be unchanged when it is
+    opened and when its last segment is done.
     """
 
     @contextmanager
     def make_worker() -> Iterator[Worker[Segment]]:
-        buffer = memoryview(mmap.mmap(-1, PIECE_BYTES))
+        buffer = scratch(PIECE_BYTES)
         with LastOpened(lambda source: source.open(), checked=True) as opened:
 
             def work(segment: Segment) -> Iterator[int]:

@@ -83,7 +83,9 @@ class OpenLocalFile:
         try:
             self.fd = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | flags)
         except OSError as error:
-            raise from_os_error(error, "open", source.path) from error
+            failed = from_os_error(error, "open", source.name)
+            failed.file = source.name
+            raise failed from error
         try:
             self.check_unchanged()
         except BaseException:
@@ -140,7 +142,7 @@ class LastOpened(Generic[Opened]):
     """The source that one thread has open: the last one only, since plans seldom go back to a file.
 
     `open_source` opens one; `checked` makes it an error, too, when a source that is left has changed since it was
-    planned.
+    planned: a ChangedError that names the tensor which was read of it last.
     """
 
     def __init__(self, open_source: Callable[[Source], Opened], *, checked: bool) -> None:
@@ -148,11 +150,14 @@ class LastOpened(Generic[Opened]):
         self._checked = checked
         self._source: Source | None = None
         self._opened: Opened | None = None
+        self._tensor: str | None = None
 
-    def get(self, source: Source) -> Opened:
+    def get(self, source: Source, tensor: str | None = None) -> Opened:
+        """`source`, open; `tensor` is what is about to be read of it, where that has a name."""
         if self._opened is None or source is not self._source:
             self._leave()
             self._opened, self._source = self._open_source(source), source
+        self._tensor = tensor
         return self._opened
 
     def _leave(self) -> None:
@@ -160,7 +165,14 @@ class LastOpened(Generic[Opened]):
             leaving, self._opened = self._opened, None
             with leaving:
                 if self._checked:
-                    leaving.check_unchanged()
+                    self._check(leaving)
+
+    def _check(self, leaving: Opened) -> None:
+        try:
+            leaving.check_unchanged()
+        except ChangedError as error:
+            error.tensor = error.tensor or self._tensor
+            raise
 
     def __enter__(self) -> Self:
         return self

@@ -1,6 +1,7 @@
 """The timelines of a BenchResult in the Trace Event Format, which Perfetto (ui.perfetto.dev) and Chrome open.
 
-A timeline is a process; its load, stages, readers and copies are threads; rates and the device's samples are counters.
+A timeline is a process, named as the one more load that it is of, and none of a measured round; its load, stages,
+readers and copies are threads; rates and the device's samples are counters.
 All loads begin at the same moment, so that they can be compared one under another. Microseconds, to the nanosecond.
 """
 
@@ -10,8 +11,11 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
+from coldctl.report.bench_words import STAGES
 from coldctl.report.json import line
 from coldctl.report.rates import copy_spans, rate_over_time, read_spans
+from coldctl.report.runs import summary_of
+from coldctl.report.text.bench_phrases import beside_rounds, outside_rounds
 from coldctl.results.bench import BenchResult, Timeline
 from coldctl.results.load import Span
 
@@ -40,7 +44,8 @@ def trace(result: BenchResult) -> str:
     for place, timeline in enumerate(result.timelines):
         process = _Process(next(numbers), place, _nanoseconds(min(zero_seconds, 0.0)))
         rows = [("load", [Span("load", "load", 0.0, timeline.seconds, result.bytes)]), *_rows(timeline.spans)]
-        events += process.named(f"{timeline.contender}, {timeline.cache}")
+        name = f"{timeline.contender}, {timeline.cache}: one more load, watched, after the rounds; no measured round"
+        events += process.named(name, _beside(result, timeline))
         for row, (name, spans) in enumerate(rows):
             events += process.thread(next(numbers), row, name, spans)
         events += process.rates(timeline.spans)
@@ -56,15 +61,17 @@ class _Process:
     def __init__(self, pid: int, place: int, zero_nanoseconds: int) -> None:
         self.pid, self.place, self.zero_nanoseconds = pid, place, zero_nanoseconds
 
-    def named(self, name: str) -> Iterator[_Event]:
+    def named(self, name: str, labels: str) -> Iterator[_Event]:
         yield self._about("process_name", self.pid, name=name)
+        if labels:
+            yield self._about("process_labels", self.pid, labels=labels)
         yield self._about("process_sort_index", self.pid, sort_index=self.place)
 
     def thread(self, tid: int, row: int, name: str, spans: Sequence[Span]) -> Iterator[_Event]:
         yield self._about("thread_name", tid, name=name)
         yield self._about("thread_sort_index", tid, sort_index=row)
         for span in spans:
-            event = {"ph": "X", "name": span.name, "cat": "load", "pid": self.pid, "tid": tid}
+            event = {"ph": "X", "name": _name(span), "cat": "load", "pid": self.pid, "tid": tid}
             duration = (_end(span) - _begin(span)) / 1000
             yield {**event, "ts": self._microseconds(_begin(span)), "dur": duration, "args": _moved(span)}
 
@@ -92,6 +99,18 @@ class _Process:
         return (nanoseconds - self.zero_nanoseconds) / 1000
 
 
+def _beside(result: BenchResult, timeline: Timeline) -> str:
+    """How the load stands to the rounds before it."""
+    summary = summary_of(result, timeline)
+    said = (beside_rounds(timeline, summary), outside_rounds(timeline, summary)) if summary else ()
+    return "; ".join(each for each in said if each)
+
+
+def _name(span: Span) -> str:
+    """A stage is called as in the other reports, whatever a file calls its tensors."""
+    return STAGES.get(span.name, span.name) if span.track in STAGES else span.name
+
+
 def _moved(span: Span) -> dict[str, float]:
     if span.bytes <= 0:
         return {}
@@ -104,7 +123,7 @@ def _rows(spans: Sequence[Span]) -> Iterator[tuple[str, list[Span]]]:
     stages = sorted((span for span in spans if span.track not in moving), key=_begin)
     for group in (stages, read_spans(spans), copy_spans(spans)):
         for track in dict.fromkeys(span.track for span in group):
-            yield from _apart(track, [span for span in group if span.track == track])
+            yield from _apart(STAGES.get(track, track), [span for span in group if span.track == track])
 
 
 def _apart(track: str, spans: Sequence[Span]) -> Iterator[tuple[str, list[Span]]]:

@@ -99,7 +99,8 @@ class BenchRun:
     mapping loads nothing until then), on a device when every byte was on it. `loaded_seconds` is when the loader
     returned. Both count from the first step of the load: `import_torch` and `cuda_context` come before it, and are
     stages with a negative start. `reason` is why coldctl's loader took its way, `direct_bytes` what it read past the
-    page cache. `content_sum` is made of the names and bytes of all tensors (`jobs.bench.child.content`), in
+    page cache. `resident_before_bytes` may be off by `resident_bound_bytes`: by nothing, or where pages were sampled by
+    that. `content_sum` is made of the names and bytes of all tensors (`jobs.bench.child.content`), in
     hexadecimal: the same for every run that counts.
     """
 
@@ -117,6 +118,7 @@ class BenchRun:
     content_sum: str | None
     resident_before_bytes: int | None
     resident_after_bytes: int | None
+    resident_bound_bytes: int | None
     stages: tuple[Stage, ...]
     first_layers_seconds: float | None
     attention_ready_seconds: tuple[float, ...]
@@ -200,7 +202,7 @@ class Comparison:
 @dataclass(frozen=True, slots=True)
 class Regression:
     """One contender in one cache state against the baseline: the ratio of median seconds (over 1: slower now), with the
-    bootstrap's 95 % bounds. `regressed` only when even the lower bound is beyond what is allowed, and never of a peer."""
+    bootstrap's 95 % bounds. `regressed` only when even the lower bound is beyond what is allowed, and of no peer."""
 
     contender: str
     cache: CacheState
@@ -273,8 +275,9 @@ class ResidencyMap:
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """`verify`, `first_layers`, `memory_fraction` and `max_split_size_bytes` are what was asked for that changes what a
-    load does; only results with the same can be compared. `best` is a contender's name, or null with `best_reason`;
+    """`bytes` are the tensors', `file_bytes` those of their files, headers and all. `verify`, `first_layers`,
+    `memory_fraction` and `max_split_size_bytes` are what was asked for that changes what a load does; only results with
+    the same can be compared. `best` is a contender's name, or null with `best_reason`;
     `bests` has it for each cache state. `timelines` and `residency` are of one more load in each cache state, after the
     rounds. `regressions` is null without a baseline."""
 
@@ -283,6 +286,7 @@ class BenchResult:
     bytes: int
     tensors: int
     files: int
+    file_bytes: int
     rounds: int
     verify: bool
     first_layers: int | None

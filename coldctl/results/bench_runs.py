@@ -31,9 +31,10 @@ def seconds_by_round(runs: Sequence[BenchRun], contender: str, cache: CacheState
 
 
 def median_run(runs: Sequence[BenchRun], contender: str, cache: CacheState) -> BenchRun | None:
-    """The run that took the median of seconds (the lower of two in the middle); None when none succeeded."""
+    """The run that took the median of seconds, the slower of two in the middle: so it is a run whose stages are known.
+    None when none succeeded."""
     loaded = sorted(filter(succeeded, runs_of(runs, contender, cache)), key=lambda run: run.seconds or 0.0)
-    return loaded[(len(loaded) - 1) // 2] if loaded else None
+    return loaded[len(loaded) // 2] if loaded else None
 
 
 def ways(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import resource
 import signal
@@ -13,13 +14,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import torch
 
 import coldctl
 from coldctl.errors import ChangedError, ColdctlError, InputError, OutOfMemoryError, StoppedError, UnreadableError
 from coldctl.events import Events
 from coldctl.loader.host.memory import PeakAnon, read_kib
-from coldctl.loader.load import choice
+from coldctl.loader.load import choice, host
 from coldctl.loader.load.transform import Transform
+from tests.cli.process import run_python
 from tests.filesystems import in_child, loop_filesystem, memory_cgroup, tmpfs
 from tests.loads import MIB, assert_given_back, footprint, save, save_sparse
 from tests.tiny import made, read_shard
@@ -312,6 +315,26 @@ def test_a_change_of_a_file_that_was_read_already_names_that_file(tmp_path: Path
     assert second.name not in caught.value.message
 
 
+@into_memory
+@pytest.mark.parametrize("checks", [{"exact": True}, {"verify": True}])
+def test_a_change_while_files_are_read_again_names_file_and_tensor(folder: Path, alloc: Any, checks: Any) -> None:
+    class MeddlingLater(Events):
+        checking = False
+
+        def begin(self, label: str, total_bytes: int) -> None:  # noqa: ARG002
+            self.checking = label == "checking"
+
+        def advance(self, nbytes: int) -> None:  # noqa: ARG002
+            if self.checking:
+                os.utime(folder / FILE, ns=(1, 1))
+
+    with coldctl.open(folder) as checkpoint, pytest.raises(ChangedError) as caught:
+        checkpoint.load(alloc=alloc, events=MeddlingLater(), **checks)
+    assert (caught.value.file, caught.value.stage) == (FILE, "verify")
+    assert caught.value.tensor in NAMES
+    assert f"tensor {caught.value.tensor}" in caught.value.message
+
+
 class Stopping(Events):
     def raise_if_stopped(self) -> None:
         raise StoppedError(15)
@@ -404,6 +427,76 @@ def outcome(folder: Path, **options: Any) -> Any:
         return {name: tensor.nbytes for name, tensor in loaded.items()}, loaded.report.alloc, loaded.report.notes
 
 
+CORNERED = """
+import gc, json, resource, sys, threading
+import coldctl
+from coldctl.errors import OutOfMemoryError
+from coldctl.events import Events
+from coldctl.loader.host.memory import read_kib
+
+folder, phase, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+
+
+class Cornering(Events):
+    def begin(self, label, total_bytes):
+        if label == phase:
+            gc.collect()
+            threading.stack_size(64 << 10)
+            limit = read_kib("/proc/self/status", "VmSize") + (1 << 20)
+            resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+
+
+try:
+    coldctl.open(folder).load(framework="numpy", readers=1, events=Cornering(), **options)
+except OutOfMemoryError as error:
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    print(json.dumps([error.stage, error.tensor, error.message.partition(" of ")[0]]))
+"""
+"""A load that has 1 MiB of addresses left from a phase on, and threads with small stacks to start in them."""
+
+
+@pytest.mark.parametrize(
+    ("phase", "options", "found"),
+    [
+        ("checking", {"exact": True}, ["verify", None, "cannot get 4.0 MiB"]),
+        ("checking", {"verify": True}, ["verify", None, "cannot get 4.0 MiB"]),
+        ("loading", {"tp": [1, 16], "names": NAMES[:1]}, ["allocate", NAMES[0], "cannot get 2.0 MiB"]),
+    ],
+)
+def test_no_addresses_are_left_to_read_into(folder: Path, phase: str, options: Any, found: list[Any]) -> None:
+    """The second reading takes 4 MiB for each thread, and the rows of which 2 KiB each are wanted take 2 MiB."""
+    done = run_python("-c", CORNERED, str(folder), phase, json.dumps(options))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == found
+
+
+class Inflating:
+    """A transform that asks torch for a PiB."""
+
+    def companions(self, name: str, names: Any) -> tuple[str, ...]:  # noqa: ARG002
+        return ()
+
+    def apply(self, name: str, tensor: Any, companions: Any) -> Any:  # noqa: ARG002
+        return torch.empty(1 << 50, dtype=torch.uint8)
+
+
+def test_what_a_transform_cannot_get_is_an_error_that_names_the_tensor(folder: Path) -> None:
+    for error in failures(folder, OutOfMemoryError, transform=Inflating()):
+        assert (error.stage, error.tensor) == ("allocate", NAMES[0])
+    with coldctl.open(folder) as checkpoint, pytest.raises(OutOfMemoryError) as caught:
+        next(checkpoint.stream(transform=Inflating()))
+    assert (caught.value.stage, caught.value.tensor) == ("allocate", NAMES[0])
+
+
+def test_what_events_cannot_get_is_no_error_of_pythons_own(folder: Path) -> None:
+    class Greedy(Events):
+        def advance(self, nbytes: int) -> None:  # noqa: ARG002
+            bytearray(1 << 60)
+
+    for error in failures(folder, OutOfMemoryError, events=Greedy):
+        assert error.stage == "read"
+
+
 def test_an_arena_that_the_kernel_refuses(huge: Path) -> None:
     kind, stage, _, _, code, message = with_little_room(huge)
     assert (kind, stage, code) == (OutOfMemoryError, "allocate", 5)
@@ -437,6 +530,42 @@ def test_a_cgroup_with_too_little_memory_is_seen_before_the_kernel_kills(huge: P
     assert f"are free by {cgroup}" in message
     assert sizes == {"small": 1000}
     assert mapped == ({"small": 1000}, "map", ())
+
+
+@pytest.mark.parametrize("alloc", ["arena", "per-tensor"])
+def test_loads_that_fit_one_by_one_and_not_together_are_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, alloc: Any
+) -> None:
+    """Each device gets 8 MiB, and 12 MiB are free."""
+    monkeypatch.setattr(host, "_free", lambda: (12 * MIB, "MemAvailable"))
+    with coldctl.open(folder) as checkpoint:
+        assert len(checkpoint.load(alloc=alloc)) == len(NAMES)
+        assert len(checkpoint.load(devices=["cpu", "cpu"], split="stage", alloc=alloc)) == 2
+        assert len(checkpoint.load(devices=["cpu", "cpu"], alloc="map")) == 2
+        with pytest.raises(
+            OutOfMemoryError, match=r"cannot get 16\.0 MiB .* 12\.0 MiB are free by MemAvailable"
+        ) as caught:
+            checkpoint.load(devices=["cpu", "cpu"], alloc=alloc)
+    assert caught.value.stage == "allocate"
+
+
+@pytest.mark.root
+def test_loads_that_a_cgroup_has_no_room_for_together_are_refused_and_not_killed(tmp_path: Path) -> None:
+    save_sparse(tmp_path / FILE, {"large": 200 * MIB})
+    with memory_cgroup(300 * MIB) as cgroup:
+        enter: Callable[[], object] = lambda: (cgroup / "cgroup.procs").write_text(str(os.getpid()))  # noqa: E731
+        with coldctl.open(tmp_path) as checkpoint:
+
+            def together() -> Any:
+                with pytest.raises(OutOfMemoryError) as caught:
+                    checkpoint.load(devices=["cpu", "cpu"])
+                return caught.value.stage, caught.value.message
+
+            sizes, *_ = in_child(lambda: outcome(tmp_path), prepare=enter)
+            stage, message = in_child(together, prepare=enter)
+    assert sizes == {"large": 200 * MIB}
+    assert stage == "allocate"
+    assert message.startswith("cannot get 400.0 MiB of host memory")
 
 
 def test_more_memory_than_there_is(tmp_path: Path) -> None:

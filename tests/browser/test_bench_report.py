@@ -9,6 +9,7 @@ import pytest
 
 from coldctl.report.html.page import page
 from tests.bench_full import full_result
+from tests.bench_results import result as host_result
 from tests.browser import png
 from tests.browser.chromium import Chromium
 
@@ -21,12 +22,28 @@ for (const part of document.querySelectorAll("details")) part.open = true;
 function look() {
   const dots = [...document.querySelectorAll(".chart .sample")].map(dot => dot.getBoundingClientRect());
   const inside = dots.filter(box => box.width > 0 && box.left >= 0 && box.right <= innerWidth).length;
-  console.log(`${innerWidth} ${document.documentElement.scrollWidth} ${dots.length} ${inside}`);
+  const tables = [...document.querySelectorAll("table")];
+  const shown = tables.filter(within).length;
+  const still = tables.filter(table => table.scrollWidth <= table.parentElement.clientWidth).length;
+  console.log([innerWidth, document.documentElement.scrollWidth, dots.length, inside].join(" "));
+  console.log([innerWidth, "tables", tables.length, shown, still].join(" "));
+}
+function within(table) {
+  const box = table.parentElement;
+  const left = box.getBoundingClientRect().left, right = box.getBoundingClientRect().right;
+  box.scrollLeft = 1e6;
+  const end = table.getBoundingClientRect().right;
+  box.scrollLeft = 0;
+  const begin = table.getBoundingClientRect().left;
+  const scrolls = getComputedStyle(box).overflowX === "auto";
+  return scrolls && left >= 0 && right <= innerWidth && end <= right + 1 && begin >= left - 1;
 }
 addEventListener("resize", look);
 look();
 </script>"""
-"""Says how wide the window is and how wide the page, how many runs are drawn and how many of them in the window."""
+"""Says how wide the window is and how wide the page, how many runs are drawn and how many of them in the window; then
+how many tables there are, how many of them can be scrolled from end to end in a box that is in the window, and how many
+need no scrolling."""
 
 
 @pytest.fixture
@@ -64,16 +81,39 @@ def test_the_page_is_drawn_in_the_scheme_of_its_reader(
     assert inked > 500, "the heading is there"
 
 
-@pytest.mark.parametrize("width", [*WIDTHS, 700, 1600])
+@pytest.mark.parametrize("width", [*WIDTHS, 400, 700, 1600])
 def test_nothing_is_wider_than_the_screen_and_every_run_is_on_it(chromium: Chromium, report: Path, width: int) -> None:
     _, console = chromium.screenshot(probed(report), width=width)
     runs = sum(run.error is None for run in full_result().runs)
-    assert console[-1] == f"{width} {width} {runs} {runs}"
+    assert console[-2] == f"{width} {width} {runs} {runs}"
+
+
+@pytest.mark.parametrize("width", [*WIDTHS, 400])
+def test_every_table_can_be_seen_from_end_to_end(chromium: Chromium, report: Path, width: int) -> None:
+    _, console = chromium.screenshot(probed(report), width=width)
+    count = report.read_text().count("<table")
+    assert console[-1].split()[:4] == [str(width), "tables", str(count), str(count)]
+
+
+def test_the_stages_fit_a_narrow_screen(chromium: Chromium, tmp_path: Path) -> None:
+    """Of the tables of a result without a sweep, only that of all figures is too wide for a telephone."""
+    target = tmp_path / "host.html"
+    target.write_text(page(host_result()))
+    _, console = chromium.screenshot(probed(target), width=400)
+    count = target.read_text().count("<table")
+    assert console[-1] == f"400 tables {count} {count} {count - 1}"
 
 
 def test_the_probe_notices_what_is_too_wide(chromium: Chromium, report: Path) -> None:
     _, console = chromium.screenshot(probed(report, '<div style="width: 3000px">wide</div>'), width=1280)
-    assert int(console[-1].split()[1]) >= 3000
+    assert int(console[-2].split()[1]) >= 3000
+
+
+def test_the_probe_notices_a_table_that_is_cut(chromium: Chromium, report: Path) -> None:
+    cut = '<div style="overflow-x: hidden"><table><tr><td style="min-width: 3000px">wide</td></tr></table></div>'
+    _, console = chromium.screenshot(probed(report, cut), width=1280)
+    count = report.read_text().count("<table")
+    assert console[-1].split()[1:4] == ["tables", str(count + 1), str(count)]
 
 
 def test_the_policy_of_the_page_stops_what_gets_into_it(chromium: Chromium, report: Path) -> None:

@@ -52,9 +52,9 @@ def resident(files: list[str]) -> int:
 
 
 def test_cold_and_warm_are_had_and_measured(files: list[str]) -> None:
-    assert prepare("cold", files, NULL) == Prepared(0, None)
+    assert prepare("cold", files, NULL) == Prepared(0, 0, None)
     assert resident(files) == 0
-    assert prepare("warm", files, NULL) == Prepared(sum(SIZES), None)
+    assert prepare("warm", files, NULL) == Prepared(sum(SIZES), 0, None)
     assert resident(files) >= sum(SIZES)
     assert residency_of(files).resident_bytes == sum(SIZES)
 
@@ -74,9 +74,9 @@ def test_on_tmpfs_there_is_no_cold_but_warm() -> None:
         path = folder / "file"
         path.write_bytes(bytes(MIB))
         assert prepare("cold", [str(path)], NULL) == Prepared(
-            MIB, "100 % stays in the page cache (pages of tmpfs are the file itself)"
+            MIB, 0, "100 % stays in the page cache (pages of tmpfs are the file itself)"
         )
-        assert prepare("warm", [str(path)], NULL) == Prepared(MIB, None)
+        assert prepare("warm", [str(path)], NULL) == Prepared(MIB, 0, None)
 
 
 def test_nothing_is_read_that_memory_has_no_room_for(disk: Path) -> None:

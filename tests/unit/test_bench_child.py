@@ -197,8 +197,6 @@ def test_memory_is_that_of_the_load_and_not_of_the_imports(tmp_path: Path) -> No
         ({"device": "cuda:12345"}, "there is no cuda:12345" if torch.cuda.is_available() else "cuda:12345 needs torch"),
         ({"device": "tpu"}, "'tpu' is no CUDA device"),
         ({"device": "tpu", "peer": "safetensors", "mode": None}, "'tpu' is no CUDA device"),
-        ({"peer": "instanttensor", "mode": None}, "instanttensor loads to CUDA devices only"),
-        ({"peer": "tensorizer", "mode": None}, "tensorizer reads its own format only"),
         ({"peer": "safetensors", "mode": None, "files": ("/nowhere.safetensors",)}, "FileNotFoundError: "),
     ],
 )

@@ -198,7 +198,7 @@ def test_a_gpu_that_is_not_there_is_an_error_that_says_what_is_missing(
 @pytest.mark.parametrize(
     ("wish", "message"),
     [
-        ({"rounds": 0}, "at least one round"),
+        ({"rounds": 0}, "no such number of rounds: 0"),
         ({"caches": ()}, "no such cache state"),
         ({"caches": ("cold", "lukewarm")}, "no such cache state: 'cold, lukewarm'"),
         ({"first_layers": 0}, "at least one first layer"),
@@ -206,7 +206,9 @@ def test_a_gpu_that_is_not_there_is_an_error_that_says_what_is_missing(
         ({"memory_fraction": 0.5}, "for loads to a GPU"),
         ({"max_split_size_bytes": 64 * MIB}, "for loads to a GPU"),
         ({"modes": ("ring",)}, "no such mode on the host"),
+        ({"rounds": 10_001}, "no such number of rounds: 10001"),
         ({"max_regression": -0.1}, "a share, 0 or more"),
+        ({"max_regression": 0.1}, "needs a baseline"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(tmp_path: Path, wish: dict[str, object], message: str) -> None:

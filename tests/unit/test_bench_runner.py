@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from coldctl.events import NULL, Events
 from coldctl.jobs.bench.afterwards import noted
 from coldctl.jobs.bench.contenders import contenders
 from coldctl.jobs.bench.options import BenchOptions
+from coldctl.jobs.bench.pace import Pace
 from coldctl.jobs.bench.processes.process import Deadline
 from coldctl.jobs.bench.processes.runner import Ran, Runner
 from coldctl.jobs.bench.rounds import Rounds
@@ -26,6 +28,7 @@ from coldctl.jobs.bench.timelines import timelines
 from coldctl.loader.format.checkpoint import open_checkpoint
 from coldctl.results.bench import BenchRun, HostMemory, Timeline
 from coldctl.results.load import Span
+from tests.bench_results import peer
 from tests.bench_tasks import task
 from tests.tiny import made, write_shard
 
@@ -96,7 +99,8 @@ def test_the_environment_is_the_childs() -> None:
         ),
         ("raise SystemExit(3)", "its process ended with exit code 3"),
         ("import no_such_module", "its process ended with exit code 1: ModuleNotFoundError: No module named"),
-        ("pass", "its process ended, and its answer makes no sense: "),
+        ("pass", "its process ended without an answer"),
+        ("import os; os._exit(0)", "its process ended without an answer"),
         ("print('[1, 2]')", "its process ended, and its answer makes no sense: Expected `object`"),
         ('print(\'{"seconds": "soon"}\')', "its answer makes no sense: Expected `float | null`, got `str`"),
         ("print('{\"bytes\": 3}')", "its process ended without a measurement"),
@@ -114,6 +118,15 @@ def test_a_long_last_line_is_cut() -> None:
     error = run('import sys; sys.exit("x" * 100_000)').error
     assert error is not None
     assert "exit code 1: xxx" in error
+    assert len(error) < 500
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_child_that_writes_without_end_is_killed(stream: str) -> None:
+    """What it writes is in memory that no process is charged for, so the kernel would kill who reads it."""
+    error = run(f"import sys\nwhile True: sys.{stream}.buffer.write(b'last words ' * 100_000)").error
+    assert error is not None
+    assert error.startswith("its process wrote more than 64.0 MiB to its stdout or stderr, and was killed")
     assert len(error) < 500
 
 
@@ -166,6 +179,25 @@ run_child([sys.executable, "-c", {child!r}, {str(tmp_path / "pid")!r}], b"", Dea
 def test_where_no_process_can_be_started_that_is_said() -> None:
     with pytest.raises(EnvironmentLacksError, match="cannot start a process for a load"):
         Runner(HALF_A_MINUTE, NULL, command=("/no/such/python",)).run(TASK)
+
+
+def test_a_shortage_that_keeps_a_process_from_starting_is_told_by_its_limit() -> None:
+    script = """
+import resource
+from coldctl.errors import EnvironmentLacksError
+from coldctl.events import NULL
+from coldctl.jobs.bench.processes.process import Deadline, run_child
+from os import dup
+run_child(["true"], b"", Deadline(9, ""), NULL)  # all that it imports is imported
+resource.setrlimit(resource.RLIMIT_NOFILE, (dup(0) + 4, 4096))
+try:
+    run_child(["true"], b"", Deadline(9, ""), NULL)
+except EnvironmentLacksError as error:
+    print(error.message, "-", error.hint)
+"""
+    done = subprocess.run(python(script), capture_output=True, text=True, timeout=60, cwd=ROOT)
+    told = "cannot start a process for a load: Too many open files - raise the limit of open files (ulimit -n)\n"
+    assert done.stdout == told, done.stderr
 
 
 def test_memory_of_the_child_is_seen_from_outside() -> None:
@@ -230,7 +262,9 @@ with open(sys.argv[1], "a") as file:
 if task["mode"] == "per-tensor":
     sys.exit("no tensor today")
 content_sum = "ff" if task["peer"] else "aa"
-print(json.dumps({"seconds": 2.0, "bytes": 10, "content_sum": content_sum}))
+nbytes = {"safetensors": 5000, "torch": 4999}.get(task["peer"], 5000)
+tensors = 2 if task["peer"] == "fastsafetensors" else 1
+print(json.dumps({"seconds": 2.0, "bytes": nbytes, "tensors": tensors, "content_sum": content_sum}))
 """
 
 
@@ -265,8 +299,68 @@ def test_rounds_reverse_their_order_each_time_and_every_run_is_kept(tmp_path: Pa
     assert [(run.contender, run.round) for run in runs] == list(zip(ran, [0, 0, 0, 1, 1, 1, 2, 2, 2], strict=True))
     size = (tmp_path / "model.safetensors").stat().st_size
     assert {(run.resident_before_bytes, run.resident_after_bytes) for run in runs} == {(size, size)}
-    assert {(run.seconds, run.bytes, run.bytes_per_second, run.cache) for run in runs} == {(2.0, 10, 5.0, "warm")}
-    assert events.notes == ["round 1 of 3", "round 2 of 3", "round 3 of 3"]
+    assert {(run.seconds, run.bytes, run.bytes_per_second, run.cache) for run in runs} == {(2.0, 5000, 2500.0, "warm")}
+    first, *later = events.notes
+    assert first == "round 1 of 3"
+    assert [re.sub(r"about \d+ s", "about N s", note) for note in later] == [
+        "round 2 of 3, about N s left",
+        "round 3 of 3, about N s left",
+    ]
+
+
+def test_within_a_round_the_pace_is_told_every_ten_seconds() -> None:
+    events, seconds = Noting(), iter([0.0, 0.0, 4.0, 12.0, 12.0, 16.0, 40.0, 40.0])
+    pace = Pace(2, 3, events, clock=lambda: next(seconds))
+    pace.round(0)
+    pace.load()  # at 4 s: told 4 s ago
+    pace.load()  # at 12 s, two loads: 6 s each, four are left
+    assert events.notes == ["round 1 of 2", "load 3 of 6, about 24 s left"]
+    pace.load()  # the round ends: the next one tells
+    pace.round(1)  # at 16 s, three loads
+    assert events.notes[2:] == ["round 2 of 2, about 16 s left"]
+    pace.load()  # at 40 s, four loads: 10 s each
+    assert events.notes[3:] == ["load 5 of 6, about 20 s left"]
+
+
+def test_a_peer_that_cannot_load_them_fails_once_in_each_state(tmp_path: Path) -> None:
+    options = BenchOptions("model", device="cpu", modes=("auto",), caches=("warm",), rounds=3)
+    ways = [*contenders(options)[0], peer("instanttensor")]
+    write_shard(tmp_path / "model.safetensors", {"a": made("U8", 5000)})
+    checkpoint = open_checkpoint(tmp_path / "model.safetensors")
+    runner = Runner(HALF_A_MINUTE, NULL, command=python(NOTING, str(tmp_path / "ran")))
+    runs = Rounds(options, checkpoint, runner, NULL).run_all(ways)
+    assert (tmp_path / "ran").read_text().split() == ["auto"] * 3
+    refused = [(run.round, run.error) for run in runs if run.contender == "instanttensor"]
+    assert refused == [(0, "instanttensor loads to CUDA devices only")]
+
+
+def test_files_that_vanish_lose_no_run(tmp_path: Path) -> None:
+    class Removing(Noting):
+        def note(self, message: str) -> None:
+            super().note(message)
+            if message.startswith("round 2"):
+                (tmp_path / "model.safetensors").unlink()
+
+    options = BenchOptions("model", device="cpu", modes=("auto",), caches=("warm",), rounds=2)
+    runs, ran = in_rounds(tmp_path, options, Removing())
+    assert ran == ["auto"]
+    assert runs[0].error is None
+    assert (runs[1].error or "").startswith("not warm: ")
+    assert "No such file" in (runs[1].error or "")
+
+
+def test_who_brings_more_or_less_than_the_checkpoint_has_failed(tmp_path: Path) -> None:
+    """Zeros add nothing to the sum."""
+    options = BenchOptions("model", device="cpu", modes=("auto",), caches=("warm",), rounds=1)
+    write_shard(tmp_path / "model.safetensors", {"a": made("U8", 5000)})
+    checkpoint = open_checkpoint(tmp_path / "model.safetensors")
+    runner = Runner(HALF_A_MINUTE, NULL, command=python(NOTING, str(tmp_path / "ran")))
+    ways = [*contenders(options)[0], peer("torch"), peer("fastsafetensors")]
+    own, less, more = Rounds(options, checkpoint, runner, NULL).run_all(ways)
+    assert own.error is None
+    assert less.error == "brought 1 tensors and 4,999 bytes, and not the 1 and 5,000 of the checkpoint"
+    assert more.error == "brought 2 tensors and 5,000 bytes, and not the 1 and 5,000 of the checkpoint"
+    assert (less.seconds, less.bytes_per_second) == (None, None)
 
 
 def test_who_brings_other_bytes_than_coldctl_has_failed(tmp_path: Path) -> None:
@@ -279,7 +373,7 @@ def test_who_brings_other_bytes_than_coldctl_has_failed(tmp_path: Path) -> None:
     assert by_contender["auto"].error is None
     assert by_contender["per-tensor"].error == "its process ended with exit code 1: no tensor today"
     other = by_contender["safetensors"]
-    assert other.error == "brought other bytes: their sum is ff, and not that of coldctl's loads"
+    assert other.error == "brought other bytes: their sum is ff, and not that of coldctl's first load"
     assert (other.seconds, other.bytes_per_second, other.content_sum) == (None, None, "ff")
 
 
@@ -291,7 +385,7 @@ if task["spans"] and len(sys.argv) > 1:
 spans = [{"track": "plan", "name": "plan", "start_seconds": 0.0, "seconds": 0.5, "bytes": 0}] if task["spans"] else []
 seconds = 3.0 if task["spans"] else 2.0
 first = {"loaded_seconds": seconds - 0.5, "first_layers_seconds": seconds - 1.5}
-print(json.dumps({"seconds": seconds, "bytes": 10, "content_sum": "aa", "spans": spans, **first}))
+print(json.dumps({"seconds": seconds, "bytes": 5000, "tensors": 1, "content_sum": "aa", "spans": spans, **first}))
 """
 
 

@@ -20,7 +20,7 @@ import coldctl
 from coldctl.errors import CancelledError, ChangedError, ColdctlError, NotLoadedError, UsageError
 from coldctl.events import Events
 from coldctl.loader.load.loading import Loading, Progress
-from tests.loads import MIB, PATIENCE_SECONDS, Gate, assert_given_back, assert_same, bits, footprint, library, save
+from tests.loads import MIB, PATIENCE_SECONDS, Gate, assert_given_back, assert_same, bits, footprint, save
 from tests.tiny import Made, made
 
 EMBEDDING, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
@@ -47,9 +47,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made_in
 
 
-@pytest.fixture(scope="module")
-def expected(folder: Path) -> dict[str, torch.Tensor]:
-    return library(folder)
+def test_a_handle_offers_nothing_that_only_the_load_may_call() -> None:
+    offered = {name for name in dir(Loading) if not name.startswith("_")}
+    assert offered == {"cancel", "done", "loaded", "on_done", "on_tensor", "progress", "wait"}
 
 
 FIRST = {EMBEDDING, *of_layer(0)}

@@ -28,7 +28,9 @@ from coldctl.loader.device.protocol import Device
 from coldctl.loader.format import manifest, rules
 from coldctl.loader.format.checkpoint import open_checkpoint
 from coldctl.loader.load.integrity import Expected, check
+from coldctl.loader.load.parts import Part, Parts
 from coldctl.loader.load.place import Placement, place
+from coldctl.loader.load.reread import read_again
 from coldctl.loader.load.wanted import Gather, Wanted, whole
 from coldctl.results.load import IntegrityFacts
 from tests.tiny import Made, header_of, made, write_sharded
@@ -490,8 +492,37 @@ def test_a_file_that_changes_while_it_is_compared_proves_nothing(tmp_path: Path)
         def advance(self, nbytes: int) -> None:
             os.utime(path, ns=(0, nbytes))
 
-    with pytest.raises(ChangedError, match=f"{path.name} was changed or replaced"):
+    with pytest.raises(ChangedError, match=f"{path.name} was changed or replaced") as caught:
         on_host_numpy(load(tmp_path), events=Meddling())
+    assert (caught.value.file, caught.value.tensor, caught.value.stage) == (path.name, "t", "verify")
+
+
+def test_a_file_that_changed_when_it_is_left_for_the_next_is_named_with_a_tensor_of_its_own(tmp_path: Path) -> None:
+    """One part for each thread to begin with, so that whoever read the first file goes on to the second."""
+    first, second = write_sharded(tmp_path, [{"a": made("U8", 64)}, {f"b{n}": made("U8", 4 * MIB) for n in range(6)}])
+
+    class Meddling(Events):
+        def advance(self, nbytes: int) -> None:
+            if nbytes == 64:
+                os.utime(first, ns=(0, 0))
+
+    with pytest.raises(ChangedError, match=f"{first.name} was changed or replaced") as caught:
+        on_host_numpy(load(tmp_path), exact=True, events=Meddling())
+    assert (caught.value.file, caught.value.tensor, caught.value.stage) == (first.name, "a", "verify")
+    assert second.name not in caught.value.message
+    assert "tensor a" in caught.value.message
+
+
+def test_memory_that_a_comparison_cannot_get_is_an_error_that_names_the_tensor(tmp_path: Path) -> None:
+    write_sharded(tmp_path, [{"t": made("U8", 64)}])
+    (placed,) = load(tmp_path).placement.placed
+
+    def use(part: Part, in_file: memoryview) -> None:  # noqa: ARG001
+        np.empty(1 << 50, dtype=np.uint8)
+
+    with pytest.raises(OutOfMemoryError, match="cannot get host memory") as caught:
+        read_again(Parts([placed], [0]), lambda: use, NULL)
+    assert (caught.value.tensor, caught.value.stage) == ("t", "verify")
 
 
 def test_a_file_that_is_gone_cannot_be_compared(bare: Path) -> None:

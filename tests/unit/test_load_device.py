@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 import coldctl
 from coldctl.errors import (
     CancelledError,
+    ChangedError,
     ColdctlError,
     CorruptedError,
     DeviceError,
@@ -351,6 +352,23 @@ def test_a_device_without_gds_says_what_it_lacks(model: Path, device: StandIn) -
     assert "nvidia-fs is not loaded" in str(error)
 
 
+@pytest.mark.parametrize("mode", ["ring", "mapped", "gds", "per-tensor"])
+def test_a_file_that_changes_under_a_load_is_named_with_a_tensor(tmp_path: Path, device: StandIn, mode: Any) -> None:
+    """One reader, and tensors that are not neighbours: it finds out at the second, or when it is done."""
+    path = tmp_path / "model.safetensors"
+    write_shard(path, {f"t{n}": made("U8", 64 << 10, seed=n) for n in range(5)})
+
+    class Meddling(Events):
+        def advance(self, nbytes: int) -> None:  # noqa: ARG002
+            os.utime(path, ns=(1, 1))
+
+    options: Any = {"names": ["t0", "t2", "t4"], "readers": 1, "events": Meddling(), "bus_threshold": 0.0}
+    error = failure(device, tmp_path, ChangedError, mode=mode, **options)
+    assert (error.file, error.stage) == (path.name, "read")
+    assert error.tensor in ("t0", "t2", "t4")
+    expect_all_back(device)
+
+
 @pytest.mark.parametrize("mode", ["auto", "ring", "mapped"])
 def test_a_device_that_fails_is_an_error(model: Path, device: StandIn, mode: Any) -> None:
     def fail(to: Any, source: Any) -> None:
@@ -607,20 +625,21 @@ def test_one_device_that_fails_stops_the_others(model: Path) -> None:
     [
         ({"alloc": "map"}, "for the host"),
         ({"framework": "numpy"}, "numpy has no tensors on a device"),
-        ({"mode": "buffered"}, "no such mode for a device"),
+        ({"mode": "buffered"}, "mode on a device is 'buffered'"),
         ({"mode": "mapped", "lanes": True}, "one stream"),
         ({"mode": "ring", "alloc": "per-tensor"}, "fills one arena"),
         ({"chunk_bytes": 1000}, "whole MiB"),
         ({"ring_bytes": MIB}, "at least two chunks"),
         ({"deadline_seconds": 0}, "deadline_seconds"),
         ({"bogus": 1}, "no such option: bogus"),
-        ({"names": "odd"}, "names is one str"),
+        ({"names": "odd"}, "names is 'odd', expected a list of names"),
         ({"tp": (0, 1, 2)}, "expected \\(i, n\\)"),
-        ({"chunk_bytes": "8MiB"}, "numbers of bytes"),
+        ({"chunk_bytes": "8MiB"}, "whole MiB in bytes"),
+        ({"ring_bytes": 1 << 80}, "a number of bytes"),
         ({"first_layers": 0.5}, "expected a number of layers"),
         ({"first_layers": 1, "stage": (1, 2)}, "nothing would be early"),
-        ({"device": 0}, "no such device"),
-        ({"devices": "cpu"}, "devices is one str"),
+        ({"device": 0}, "device is 0, expected cpu"),
+        ({"devices": "cpu"}, "devices is 'cpu', expected a list of devices"),
         ({"devices": ["cpu"], "first_layers": 1}, "devices goes without"),
         ({"devices": ["cpu", "cpu"], "split": "tp", "tp": (0, 2)}, "say two things"),
     ],

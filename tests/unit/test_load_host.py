@@ -17,7 +17,7 @@ import torch
 from safetensors import safe_open
 
 import coldctl
-from coldctl.errors import FaultError, InputError, UsageError
+from coldctl.errors import ChangedError, FaultError, InputError, UsageError
 from coldctl.jobs.repack import RepackOptions, repack
 from coldctl.loader.load.loaded import Loaded
 from coldctl.loader.load.opened import OpenCheckpoint
@@ -37,18 +37,6 @@ from tests.loads import (
 from tests.tiny import Made, made, read_folder, read_shard, write_shard
 
 EDGES = ["model.embed_tokens.weight", "lm_head.weight"]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("mixed")
-    save_mixed(made)
-    return made
-
-
-@pytest.fixture(scope="module")
-def expected(folder: Path) -> dict[str, torch.Tensor]:
-    return library(folder)
 
 
 @pytest.fixture
@@ -344,6 +332,64 @@ def test_a_closed_checkpoint_loads_nothing_more_and_its_tensors_stay(
     for begin in (opened.load, opened.stream):
         with pytest.raises(UsageError, match="the checkpoint was closed"):
             begin()
+
+
+@pytest.fixture
+def two_homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The process works in `here`; `there` has other weights by the same names."""
+    for seed, home in enumerate(("here", "there")):
+        (tmp_path / home / "weights").mkdir(parents=True)
+        write_shard(tmp_path / home / "weights" / "model.safetensors", {"t": made("F32", 100, seed=seed)})
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path
+
+
+@pytest.mark.parametrize("path", ["weights", "./weights/model.safetensors", "../here/weights", "."])
+@pytest.mark.parametrize("options", [{}, {"mode": "direct"}, {"alloc": "map"}, {"verify": True}])
+def test_the_process_may_work_elsewhere_by_the_time_of_the_load(
+    two_homes: Path, monkeypatch: pytest.MonkeyPatch, path: str, options: Any
+) -> None:
+    if path == ".":
+        monkeypatch.chdir("weights")
+    with coldctl.open(path) as checkpoint:
+        monkeypatch.chdir(two_homes / "there")
+        loaded = checkpoint.load(**options)
+        assert bits(loaded["t"]) == bits(dict(checkpoint.stream(**options))["t"]) == made("F32", 100, seed=0).data
+
+
+def test_a_manifest_is_found_from_elsewhere(two_homes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repack(RepackOptions(source="weights", target="repacked"))
+    with coldctl.open("repacked") as checkpoint:
+        monkeypatch.chdir(two_homes / "there")
+        integrity = checkpoint.load(verify=True).report.integrity
+    assert integrity is not None
+    assert (integrity.manifest_tensors, integrity.file_tensors) == (1, 0)
+
+
+def test_a_path_is_told_as_it_was_given(two_homes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match=r"^nothing does not exist$"):
+        coldctl.open("nothing")
+    with coldctl.open("weights") as checkpoint:
+        monkeypatch.chdir(two_homes)
+        (two_homes / "here/weights/model.safetensors").unlink()
+        with pytest.raises(
+            InputError, match=r"^cannot open model.safetensors: No such file or directory \(stage"
+        ) as caught:
+            checkpoint.load(mode="buffered")
+    assert (caught.value.file, caught.value.tensor) == ("model.safetensors", "t")
+
+
+def test_links_are_followed_when_files_are_read_and_not_before(
+    two_homes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("link").symlink_to("weights")
+    with coldctl.open("link") as checkpoint:
+        monkeypatch.chdir(two_homes)
+        assert set(checkpoint.load()) == {"t"}
+        (two_homes / "here/link").unlink()
+        (two_homes / "here/link").symlink_to(two_homes / "there/weights")
+        with pytest.raises(ChangedError, match="was changed or replaced"):
+            checkpoint.load()
 
 
 def test_a_single_file_and_its_metadata(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import resource
 import signal
 import threading
 import time
@@ -16,7 +17,9 @@ import pytest
 from coldctl.errors import EnvironmentLacksError, StoppedError
 from coldctl.events import NULL, Events
 from coldctl.loader import pool
+from coldctl.loader.host.memory import read_kib
 from coldctl.loader.pool import Width, Worker, default_streams_cap, share_out
+from tests.filesystems import in_child
 
 MIB = 1 << 20
 PATIENCE_SECONDS = 20
@@ -268,6 +271,25 @@ def test_fewer_threads_do_when_the_system_gives_no_more(monkeypatch: pytest.Monk
     assert done == list(range(10))
     with pytest.raises(EnvironmentLacksError, match="cannot start a thread"):
         share_out(range(10), workers(do), NULL, first=2, cap=4)
+
+
+def test_a_thread_whose_stack_finds_no_room_is_an_error_that_says_both_limits() -> None:
+    """Python says the same of a limit of processes and of one of memory."""
+
+    def no_room() -> tuple[str, str]:
+        threading.stack_size(256 * MIB)
+        with pytest.raises(EnvironmentLacksError, match="can't start new thread") as caught:
+            share_out([1], workers(lambda _: iter([1])), NULL, first=1, cap=1)
+        return caught.value.message, str(caught.value.hint)
+
+    def limit() -> None:
+        used = read_kib("/proc/self/status", "VmSize")
+        resource.setrlimit(resource.RLIMIT_AS, (used + 128 * MIB, resource.RLIM_INFINITY))
+
+    message, hint = in_child(no_room, prepare=limit)
+    assert message == "cannot start a thread: can't start new thread"
+    assert "ulimit -u" in hint
+    assert "ulimit -v" in hint
 
 
 def test_the_cap_follows_the_cpus_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:

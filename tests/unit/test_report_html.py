@@ -19,7 +19,9 @@ from coldctl.report.html.scale import Linear, Ratio, around, nice_step
 from coldctl.report.html.style import sheet
 from coldctl.report.html.timeline import path
 from coldctl.report.html.tracks import CELLS, merged, tracks
-from coldctl.results.bench import BenchResult, Best, Comparison, ResidencyMap
+from coldctl.report.text.bench import render
+from coldctl.report.text.style import PLAIN
+from coldctl.results.bench import BenchResult, Best, Comparison, HostMemory, ResidencyMap
 from coldctl.results.load import Span
 from tests import bench_results as made
 from tests.bench_full import FAILING, ODD_NAME, full_result
@@ -341,6 +343,47 @@ def test_the_stages_of_the_median_run_stand_below_its_timeline() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("seconds", "rounds", "beside", "mark"),
+    [
+        (0.67, [0.11, 0.3, 0.74], "this load 0.67 s; the rounds 0.11 s to 0.74 s", None),
+        (0.9, [0.11, 0.3, 0.74], "this load 0.90 s; the rounds 0.11 s to 0.74 s", "Slower than every round"),
+        (0.1, [0.11, 0.3, 0.74], "this load 0.10 s; the rounds 0.11 s to 0.74 s", "Faster than every round"),
+        (0.9, [0.3], "this load 0.90 s; the one round 0.30 s", "Slower than every round"),
+    ],
+)
+def test_a_timeline_says_how_its_load_stands_to_the_rounds(
+    seconds: float, rounds: list[float], beside: str, mark: str | None
+) -> None:
+    result = made.result(
+        runs=[made.run(seconds=each, round=number) for number, each in enumerate(rounds)],
+        summaries=[made.summary("buffered", "cold", rounds), made.summary("buffered", "warm", [0.001, 99.0])],
+        timelines=[made.timeline(seconds=seconds)],
+    )
+    section = sections(parse(page(result)))["Where the seconds go"]
+    assert section.all("h3")[0].words == f"buffered cold {beside}"
+    sentence = ": read it for the order of things, not for the figures."
+    assert [alarm.words for alarm in section.all("p", "alarm")] == ([f"▲ {mark}{sentence}"] if mark else [])
+
+
+def test_a_timeline_without_rounds_that_loaded_has_only_its_seconds() -> None:
+    for summaries in ([], [made.failed_summary("buffered", "cold")]):
+        result = made.result(summaries=summaries, timelines=[made.timeline(seconds=0.5)])
+        section = sections(parse(page(result)))["Where the seconds go"]
+        assert section.all("h3")[0].words == "buffered cold 0.50 s"
+        assert not section.all("p", "alarm")
+
+
+def test_no_line_crosses_the_labels_of_the_rates() -> None:
+    """What comes later in a picture lies on top, and the halo of a label hides what is under it."""
+    for each in sections(parse(page(full_result())))["Where the seconds go"].all("li", "rates"):
+        drawn = everything(next(svg for svg in each.all("svg") if "aria-label" in svg.attributes))
+        labels = [i for i, one in enumerate(drawn) if "level" in one.classes]
+        lines = [i for i, one in enumerate(drawn) if one.name in ("line", "path")]
+        assert min(labels) > max(lines)
+    assert re.search(r"\.level \{[^}]*paint-order: stroke; stroke: var\(--page\)", sheet())
+
+
 def test_timelines_beyond_the_first_are_counted() -> None:
     many = [made.timeline(cache=cache) for cache in ("cold", "warm")] * 3
     section = sections(parse(page(made.result(timelines=many))))["Where the seconds go"]
@@ -408,6 +451,16 @@ def test_residency_is_told_before_and_after() -> None:
     assert "Residency before and after" not in sections(parse(page(unknown)))
 
 
+def test_residency_that_was_sampled_says_so_with_its_widest_bound() -> None:
+    """1,887,437 bytes are 1.8 MiB."""
+    bounds = (0, 1_887_437, 4096, None)
+    sampled = made.result(runs=[made.run(resident_bound_bytes=each) for each in bounds])
+    exact = made.result(runs=[made.run(resident_bound_bytes=each) for each in (0, None)])
+    told, untold = (sections(parse(page(each)))["Residency before and after"].words for each in (sampled, exact))
+    assert "Pages were sampled: what was in memory before a run is known within 1.8 MiB." in told
+    assert "sampled" not in untold
+
+
 def test_a_long_chart_and_many_maps_of_residency_are_folded() -> None:
     names = [f"way {number}" for number in range(30)]
     found = sections(
@@ -466,7 +519,13 @@ def test_ratios_stand_on_a_logarithmic_scale_around_one() -> None:
     section = sections(parse(page(made.result())))["Beside the peers"]
     dots = section.all("circle", "ratio")
     assert dots[1].attributes["cx"] == "50%", "as fast as the peer"
-    assert [cell.words for cell in section.all("div", "figure")] == ["1.25×1.20 to 1.30", "1.00×0.95 to 1.10"]
+    assert [cell.words for cell in section.all("div", "figure")] == [
+        "1.25 times as fast95 %: 1.20 to 1.30",
+        "1.00 times as fast95 %: 0.95 to 1.10",
+    ]
+    labels = [cell.words for row in section.all("li", "row") for cell in row.all("div", "label")]
+    assert [label for label in labels if label != "times as fast"] == ["bufferedbeside safetensors 0.6.2"] * 2
+    assert section.words.count("round by round") == 1
     assert "Beside the peers" not in sections(parse(page(made.result(comparisons=[]))))
 
 
@@ -513,7 +572,7 @@ def test_the_verdict_says_which_peers_were_faster_and_by_how_much() -> None:
     doubtful = Comparison("cold", "buffered", "safetensors", 0.8, 0.64, 1.0)
     assert parse(page(made.result(comparisons=[doubtful, faster]))).all("p", "verdict")[0].words == (
         "coldctl's best way to load here is buffered. From a warm cache the peer safetensors was faster than buffered: "
-        "1.25 times as fast (1.04 to 1.56)."
+        "1.25 times as fast (95 %: 1.04 to 1.56)."
     )
 
 
@@ -568,10 +627,21 @@ def test_what_came_before_the_load_is_a_strip_of_its_own_that_ends_where_the_loa
 def test_host_memory_is_told_at_its_peak_and_before_the_load() -> None:
     shown = tiles(made.result())
     assert shown["Runs"] == ("30", "none failed")
-    assert shown["Host memory, peak"] == ("7.8 GiB", "of the process, 300.0 MiB before the load"), "8e9 B and 400 MiB"
-    section = sections(parse(page(made.result())))["Host memory"]
+    remark = "the highest of all runs of the leading ways, 300.0 MiB before the load (page cache not counted)"
+    assert shown["Anonymous memory, peak"] == ("7.8 GiB", remark), "8e9 B and 400 MiB"
+    section = sections(parse(page(made.result())))["Anonymous memory (page cache not counted)"]
     peak = (made.BYTES + 400 * made.MIB) * 1.02
     assert section.all("rect", "prepare")[1].attributes["width"] == f"{100 * 300 * made.MIB / peak:.3f}%"
+
+
+def test_text_and_tile_tell_the_same_peak_of_anonymous_memory() -> None:
+    """The median runs take 200 MiB, and another of the leading way 300."""
+    peaks = [(4.0, 200), (4.1, 200), (5.0, 300)]
+    runs = [made.run(seconds=each, host_memory=HostMemory(peak * made.MIB, made.MIB)) for each, peak in peaks]
+    result = made.result(runs=runs, summaries=[made.summary("buffered", "cold", [each for each, _ in peaks])])
+    figure, _ = tiles(result)["Anonymous memory, peak"]
+    assert figure == "300.0 MiB"
+    assert f"\n  peak {figure}, the highest of all runs of the leading ways, 1.0 MiB before" in render(result, PLAIN)
 
 
 def test_device_memory_has_its_alarm_its_map_and_its_samples(full: Element) -> None:

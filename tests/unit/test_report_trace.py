@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from coldctl.report.bench_words import STAGES
 from coldctl.report.trace import MARK, trace
 from coldctl.results.bench import BenchResult
 from coldctl.results.load import Span
@@ -61,9 +62,30 @@ def test_the_document_says_what_it_is_near_its_beginning() -> None:
     assert document["otherData"]["versions"]["torch"] == "2.13.0"
 
 
-def test_each_timeline_is_a_process_named_for_its_contender_and_cache_state() -> None:
-    assert list(named(make.gpu_result(), "process_name").values()) == ["ring, cold", "ring, warm"]
+def test_each_timeline_is_a_process_that_says_what_load_it_is_of() -> None:
+    what = "one more load, watched, after the rounds; no measured round"
+    assert list(named(make.gpu_result(), "process_name").values()) == [f"ring, cold: {what}", f"ring, warm: {what}"]
     assert list(named(make.gpu_result(), "process_sort_index").values()) == [0, 1]
+
+
+def test_a_process_is_labelled_with_how_its_load_stands_to_the_rounds() -> None:
+    slower = make.timeline(seconds=4.5)
+    known = make.result(timelines=[slower], summaries=[make.summary("buffered", "cold", [3.0, 4.0])])
+    assert list(named(known, "process_labels").values()) == [
+        "this load 4.50 s; the rounds 3.00 s to 4.00 s; "
+        "slower than every round: read it for the order of things, not for the figures"
+    ]
+    assert named(make.result(timelines=[slower], summaries=[]), "process_labels") == {}
+
+
+def test_stages_have_the_names_of_the_other_reports_and_tensors_keep_theirs() -> None:
+    stages = [Span(name, name, number, 1.0, 0) for number, name in enumerate(STAGES)]
+    found = rows(one(*stages, Span("reader 1", "plan", 0.0, 1.0, 5), Span("odd", "odd", 0.0, 1.0, 0)))
+    assert {name: [event["name"] for event in events] for name, events in found.items() if name != "load"} == {
+        **{words: [words] for words in STAGES.values()},
+        "reader 1": ["plan"],
+        "odd": ["odd"],
+    }
 
 
 def test_every_complete_event_lies_on_a_named_thread_of_a_named_process() -> None:
@@ -87,7 +109,7 @@ def test_threads_are_the_load_then_stages_as_they_began_then_readers_and_copies(
     result = one(*(Span(track, "x", start, 1.0, 1) for track, start in starts.items()))
     places, names = named(result, "thread_sort_index"), named(result, "thread_name")
     ordered = [names[key] for key in sorted(places, key=lambda key: int(places[key]))]
-    assert ordered == ["load", "import_torch", "touch", "reader 2", "reader 10", "plain copy", "copy q", "copy"]
+    assert ordered == ["load", "import torch", "touch", "reader 2", "reader 10", "plain copy", "copy q", "copy"]
 
 
 def test_times_are_microseconds_and_rates_those_of_the_span() -> None:
@@ -103,7 +125,7 @@ def test_the_load_itself_is_a_span_of_all_bytes() -> None:
 
 
 def test_a_span_that_moved_nothing_has_no_figures() -> None:
-    assert rows(one(Span("plan", "plan", 0.0, 0.5, 0)))["plan"][0]["args"] == {}
+    assert rows(one(Span("plan", "plan", 0.0, 0.5, 0)))["headers and plan"][0]["args"] == {}
     assert rows(one(Span("reader 1", "x", 0.0, 0.0, 7)))["reader 1"][0]["args"] == {"bytes": 7}
 
 
@@ -113,7 +135,7 @@ def test_what_came_before_the_load_shifts_all_processes_alike() -> None:
     events = events_of(make.result(timelines=[early, late]), "X")
     assert {event["name"]: event["ts"] for event in events if event["name"] != "load"} == {
         "import torch": 0.0,
-        "plan": 3_000_000.0,
+        "headers and plan": 3_000_000.0,
     }
     assert [event["ts"] for event in events if event["name"] == "load"] == [2_500_000.0] * 2
 

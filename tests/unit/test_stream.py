@@ -23,7 +23,7 @@ from coldctl.loader.host.memory import PeakAnon
 from coldctl.loader.load import stream as module
 from coldctl.loader.load.stream import batches
 from tests.layouts import Size, file
-from tests.loads import MIB, assert_given_back, assert_same, footprint, library, save, save_mixed, save_sparse
+from tests.loads import MIB, assert_given_back, assert_same, footprint, save, save_sparse
 from tests.tiny import made
 from tests.unit.test_source_reader import failing_preadv
 
@@ -44,18 +44,6 @@ def test_batches_are_the_plan_in_order_and_none_is_larger_than_allowed(sizes: li
 def test_the_first_batches_are_small_so_that_the_first_tensor_comes_soon() -> None:
     wanted = file("a", 4096, *[Size("U8", 16 * MIB)] * 80)
     assert [len(batch) for batch in batches(wanted)] == [2, 4, 8, 16, 16, 16, 16, 2]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made_in = tmp_path_factory.mktemp("mixed")
-    save_mixed(made_in)
-    return made_in
-
-
-@pytest.fixture(scope="module")
-def expected(folder: Path) -> dict[str, torch.Tensor]:
-    return library(folder)
 
 
 @pytest.fixture

@@ -29,10 +29,17 @@ _READS = 2
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """`lacks` is null when the state was had, and else says why not. `resident_bytes` is null when it is unknown."""
+    """`lacks` is null when the state was had, and else says why not. `resident_bytes` is null when it is unknown, and
+    may be off by `bound_bytes`: over 0 where pages were sampled."""
 
     resident_bytes: int | None
+    bound_bytes: int | None
     lacks: str | None
+
+    @staticmethod
+    def of(totals: Totals, lacks: str | None = None) -> Prepared:
+        known = totals.resident_bytes is not None
+        return Prepared(totals.resident_bytes, totals.bound_bytes if known else None, lacks)
 
 
 def prepare(cache: CacheState, files: Sequence[str], events: Events) -> Prepared:
@@ -62,12 +69,12 @@ def make_cold(files: Sequence[str], events: Events) -> Prepared:
         if resident_bytes is None:
             return _unknown(totals)
         if resident_bytes + totals.bound_bytes < COLD_SHARE * size_bytes:
-            return Prepared(resident_bytes, None)
+            return Prepared.of(totals)
     reasons = dict.fromkeys(reason for each in evicted for reason in each.reasons)
     if not reasons:
         return _uncertain(totals)
     stayed = format_share(resident_bytes or 0, size_bytes)
-    return Prepared(resident_bytes, f"{stayed} stays in the page cache ({'; '.join(reasons)})")
+    return Prepared.of(totals, f"{stayed} stays in the page cache ({'; '.join(reasons)})")
 
 
 def make_warm(files: Sequence[str], events: Events) -> Prepared:
@@ -80,16 +87,16 @@ def make_warm(files: Sequence[str], events: Events) -> Prepared:
         if resident_bytes is None:
             return _unknown(totals)
         if resident_bytes - totals.bound_bytes >= WARM_SHARE * size_bytes:
-            return Prepared(resident_bytes, None)
+            return Prepared.of(totals)
         lacks = _lacks_room(resident_bytes, size_bytes)
         if reads_left and not lacks:
             lacks = _read_through(files, events)
         if lacks:
-            return Prepared(resident_bytes, lacks)
+            return Prepared.of(totals, lacks)
     if resident_bytes == size_bytes:
         return _uncertain(totals)
     stayed = format_share(resident_bytes or 0, size_bytes)
-    return Prepared(resident_bytes, f"only {stayed} is in the page cache after all of it was read")
+    return Prepared.of(totals, f"only {stayed} is in the page cache after all of it was read")
 
 
 def _size_bytes(files: Sequence[str]) -> int:
@@ -103,12 +110,12 @@ def _until_stopped(files: Sequence[str], events: Events) -> Iterator[str]:
 
 
 def _unknown(totals: Totals) -> Prepared:
-    return Prepared(None, f"what is in the page cache cannot be known ({totals.reason})")
+    return Prepared.of(totals, f"what is in the page cache cannot be known ({totals.reason})")
 
 
 def _uncertain(totals: Totals) -> Prepared:
     bound = format_size(totals.bound_bytes)
-    return Prepared(totals.resident_bytes, f"what is in the page cache is known give or take {bound} ({totals.reason})")
+    return Prepared.of(totals, f"what is in the page cache is known give or take {bound} ({totals.reason})")
 
 
 def _lacks_room(resident_bytes: int, size_bytes: int) -> str | None:

@@ -8,11 +8,13 @@ from coldctl.errors import UsageError
 from coldctl.jobs.bench.options import BenchOptions
 from coldctl.results.bench import CacheState
 
+MOST_ROUNDS = 10_000
+
 
 def check(options: BenchOptions) -> None:
     """Raise UsageError for numbers and cache states that do not exist."""
-    if options.rounds < 1:
-        raise UsageError("there is at least one round")
+    if not 1 <= options.rounds <= MOST_ROUNDS:
+        raise UsageError(f"no such number of rounds: {options.rounds}", hint=f"1 to {MOST_ROUNDS:,}")
     existing = get_args(CacheState)
     if not options.caches or any(cache not in existing for cache in options.caches):
         raise UsageError(f"no such cache state: {', '.join(options.caches)!r}", hint=f"one of {', '.join(existing)}")
@@ -20,8 +22,12 @@ def check(options: BenchOptions) -> None:
         raise UsageError("there is at least one first layer")
     if options.memory_fraction is not None and not 0 < options.memory_fraction <= 1:
         raise UsageError("the fraction of the device's memory is over 0, and 1 at most")
-    if not options.max_regression >= 0:  # NaN is none either
+    if options.max_regression is not None and not options.max_regression >= 0:  # NaN is none either
         raise UsageError("the most that is no regression is a share, 0 or more")
+    if options.max_regression is not None and options.baseline is None:
+        raise UsageError(
+            "the most that is no regression needs a baseline", hint="give --baseline FILE, a former --json"
+        )
 
 
 def check_for_host(options: BenchOptions, why_host: str | None) -> None:

@@ -19,13 +19,12 @@ from coldctl.jobs.bench.machine.host_facts import host_facts
 from coldctl.jobs.bench.options import BenchOptions
 from coldctl.jobs.bench.processes.allocator import allocator_environment
 from coldctl.jobs.bench.processes.runner import Runner
-from coldctl.jobs.bench.rounds import Rounds
+from coldctl.jobs.bench.rounds import Rounds, amounts_of
 from coldctl.jobs.bench.timelines import timelines
 from coldctl.jobs.bench.verdict import judge
 from coldctl.jobs.bench.verdict.baseline import Baseline, read_baseline, require_comparable
 from coldctl.jobs.bench.verdict.regressions import other_machine, regressions, unjudged
 from coldctl.loader.format.checkpoint import Checkpoint, open_checkpoint
-from coldctl.loader.format.layout import is_filler
 from coldctl.results.bench import BenchResult, BenchRun, Contender, HostFacts, Limits
 from coldctl.results.bench_runs import cache_states, leading, median_run
 
@@ -50,10 +49,9 @@ def bench(options: BenchOptions, events: Events = NULL) -> BenchResult:
     ways, missing = contenders(options)
     uuid = destination.bus.uuid if destination.bus else None
     host = host_facts(checkpoint.shards[0].path, uuid)
-    tensors = [tensor for tensor in checkpoint.tensors() if not is_filler(tensor)]
-    nbytes = sum(tensor.nbytes for tensor in tensors)
+    tensors, nbytes = amounts_of(checkpoint)[0]
     if baseline:
-        _require_comparable(baseline, options, host, ways, nbytes, len(tensors))
+        _require_comparable(baseline, options, host, ways, nbytes, tensors)
     notes = _told(filter(None, [destination.note, *missing]), events)
 
     before = measure_limits(checkpoint, destination.bus, options.caches, events)
@@ -77,8 +75,9 @@ def bench(options: BenchOptions, events: Events = NULL) -> BenchResult:
         path=options.path,
         device=options.device,
         bytes=nbytes,
-        tensors=len(tensors),
+        tensors=tensors,
         files=len(checkpoint.shards),
+        file_bytes=checkpoint.bytes,
         rounds=options.rounds,
         verify=options.verify,
         first_layers=options.first_layers,
@@ -130,7 +129,7 @@ def _left_out(rounds: Rounds) -> list[str]:
     if len(notes) == len(rounds.options.caches):
         raise EnvironmentLacksError(
             f"the checkpoint can be brought into no cache state that was asked for: {'; '.join(notes)}",
-            hint="free memory, end what maps its files, or copy it to a disk",
+            hint="free memory, end what maps its files, run as their owner, or copy it to a disk",
         )
     return notes
 

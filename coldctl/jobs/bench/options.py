@@ -22,7 +22,8 @@ class BenchOptions:
     reads at a time. `sweep` takes every mode of the device, and several streams and chunks where none are given.
     `compare` names peers, of which those that are installed run. `rounds` is how often each way runs in each of the
     cache states `caches`. `memory_fraction` (0 to 1) and `max_split_size_bytes` steer torch's allocator on a GPU.
-    `baseline` is a file with a former result as JSON, and `max_regression` (0 to 1) how much slower is no regression.
+    `baseline` is a file with a former result as JSON, and `max_regression` (0 to 1; 0.1 where it is null)
+    how much slower is no regression.
     """
 
     path: str
@@ -40,4 +41,4 @@ class BenchOptions:
     memory_fraction: float | None = None
     max_split_size_bytes: int | None = None
     baseline: str | None = None
-    max_regression: float = 0.1
+    max_regression: float | None = None

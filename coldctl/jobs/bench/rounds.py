@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
+from coldctl.errors import EnvironmentLacksError, InputError
 from coldctl.events import Events
 from coldctl.jobs.bench.cache_state import Prepared, prepare, residency_of
 from coldctl.jobs.bench.child import peers
 from coldctl.jobs.bench.contenders import task_of
 from coldctl.jobs.bench.options import BenchOptions
+from coldctl.jobs.bench.pace import Pace
 from coldctl.jobs.bench.processes.runner import Ran, Runner
 from coldctl.jobs.bench.task import Outcome
 from coldctl.loader.format.checkpoint import Checkpoint
+from coldctl.loader.format.layout import is_filler
 from coldctl.results.bench import BenchRun, CacheState, Contender
+
+Amount = tuple[int, int]
+"""Tensors, and their bytes."""
+
+
+def amounts_of(checkpoint: Checkpoint) -> list[Amount]:
+    """What a load may bring: all tensors but coldctl's fillers, or those as well, which no other reader knows."""
+    every = list(checkpoint.tensors())
+    kept = [tensor for tensor in every if not is_filler(tensor)]
+    return [(len(tensors), sum(tensor.nbytes for tensor in tensors)) for tensors in (kept, every)]
 
 
 class Rounds:
@@ -23,68 +37,106 @@ class Rounds:
         self.options = options
         self.runner = runner
         self.files = [shard.path for shard in checkpoint.shards]
+        self._amounts = amounts_of(checkpoint)
         self.left_out: dict[CacheState, str] = {}
         self._events = events
 
     def run_all(self, contenders: Sequence[Contender]) -> list[BenchRun]:
         """All runs in the order in which they were made. Those that brought other bytes than coldctl are failed ones.
 
-        A cache state that the checkpoint's files cannot be brought into is left out. Raises StoppedError.
+        A cache state that the checkpoint's files cannot be brought into is left out, and a peer that cannot load them
+        fails once in each. Raises StoppedError.
         """
-        self._tell(0)
+        pace = Pace(self.options.rounds, len(contenders) * len(self.options.caches), self._events)
+        pace.round(0)
         runs = []
         for cache in self.options.caches:
             if lacks := self.prepare(cache).lacks:
                 self.left_out[cache] = lacks
                 continue
-            runs += [self._run(contender, cache, 0) for contender in contenders]
+            runs += [self._run(contender, cache, 0, pace) for contender in contenders]
         had = [cache for cache in self.options.caches if cache not in self.left_out]
-        turns = [(contender, cache) for cache in had for contender in contenders]
+        able = [contender for contender in contenders if not self._refusal(contender)]
+        turns = [(contender, cache) for cache in had for contender in able]
         for number in range(1, self.options.rounds if turns else 1):
-            self._tell(number)
+            pace.round(number)
             in_order = reversed(turns) if number % 2 else turns
-            runs += [self._run(contender, cache, number) for contender, cache in in_order]
-        return held_to_reference(runs, contenders)
+            runs += [self._run(contender, cache, number, pace) for contender, cache in in_order]
+        return held_to_reference(runs, contenders, self._amounts)
 
     def prepare(self, cache: CacheState) -> Prepared:
         """Bring the checkpoint's files into a cache state, or say why that cannot be."""
         return prepare(cache, self.files, self._events)
 
-    def _tell(self, number: int) -> None:
-        """A note a round: most of a run is no load, but a process that starts, so there is no rate to be told."""
-        self._events.note(f"round {number + 1} of {self.options.rounds}")
+    def _run(self, contender: Contender, cache: CacheState, number: int, pace: Pace) -> BenchRun:
+        run = self._refused(contender, cache, number) or self._loaded(contender, cache, number)
+        pace.load()
+        return run
 
-    def _run(self, contender: Contender, cache: CacheState, number: int) -> BenchRun:
+    def _refused(self, contender: Contender, cache: CacheState, number: int) -> BenchRun | None:
+        refusal = self._refusal(contender)
+        if not refusal:
+            return None
+        return _bench_run(contender, cache, number, _failed(refusal), Prepared(None, None, None), None)
+
+    def _refusal(self, contender: Contender) -> str | None:
+        own = contender.kind == "coldctl"
+        return None if own else peers.refusal(contender.name, self.files, self.options.device)
+
+    def _loaded(self, contender: Contender, cache: CacheState, number: int) -> BenchRun:
         read = self.files if contender.kind == "coldctl" else peers.files_read(contender.name, self.files)
-        before = prepare(cache, read, self._events) if read else Prepared(None, None)
+        try:
+            before = prepare(cache, read, self._events)
+        except (InputError, EnvironmentLacksError) as error:  # the runs before it count all the same
+            before = Prepared(None, None, error.message)
         if before.lacks:
-            ran = Ran(Outcome(error=f"not {cache}: {before.lacks}"), ())
-        else:
-            ran = self.runner.run(task_of(contender, self.options, self.files, spans=False))
-        after = residency_of(read).resident_bytes if read else None
-        return _bench_run(contender, cache, number, ran, before.resident_bytes, after)
+            return _bench_run(contender, cache, number, _failed(f"not {cache}: {before.lacks}"), before, None)
+        ran = self.runner.run(task_of(contender, self.options, self.files, spans=False))
+        return _bench_run(contender, cache, number, ran, before, _resident_bytes(read))
 
 
-def held_to_reference(runs: Sequence[BenchRun], contenders: Sequence[Contender]) -> list[BenchRun]:
-    """`runs`, those failed that brought other bytes than the first of coldctl's own that succeeded."""
+def held_to_reference(
+    runs: Sequence[BenchRun], contenders: Sequence[Contender], amounts: Collection[Amount]
+) -> list[BenchRun]:
+    """`runs`, those failed that brought another amount than one of `amounts`, or other bytes than the first of
+    coldctl's own that succeeded: their times are none of a load of this checkpoint."""
     own = {contender.name for contender in contenders if contender.kind == "coldctl"}
-    succeeded = (run for run in runs if run.error is None and run.contender in own)
-    reference = next((run.content_sum for run in succeeded), None)
-    return [_brought_other_bytes(run) if _differs(run, reference) else run for run in runs]
+    held = [_held_to_amounts(run, amounts) for run in runs]
+    reference = next((run.content_sum for run in held if run.error is None and run.contender in own), None)
+    return [_held_to_sum(run, reference) for run in held]
 
 
-def _differs(run: BenchRun, reference: str | None) -> bool:
-    return run.error is None and reference is not None and run.content_sum != reference
+def _held_to_amounts(run: BenchRun, amounts: Collection[Amount]) -> BenchRun:
+    if run.error is not None or (run.tensors, run.bytes) in amounts:
+        return run
+    tensors, nbytes = next(iter(amounts))
+    found = f"{run.tensors:,} tensors and {run.bytes:,} bytes"
+    return _discounted(run, f"brought {found}, and not the {tensors:,} and {nbytes:,} of the checkpoint")
 
 
-def _brought_other_bytes(run: BenchRun) -> BenchRun:
-    """Its times are none of a load of this checkpoint."""
-    error = f"brought other bytes: their sum is {run.content_sum}, and not that of coldctl's loads"
+def _held_to_sum(run: BenchRun, reference: str | None) -> BenchRun:
+    if run.error is not None or reference in (None, run.content_sum):
+        return run
+    told = f"brought other bytes: their sum is {run.content_sum}, and not that of coldctl's first load"
+    return _discounted(run, told)
+
+
+def _discounted(run: BenchRun, error: str) -> BenchRun:
     return replace(run, error=error, seconds=None, loaded_seconds=None, bytes_per_second=None)
 
 
+def _resident_bytes(files: Sequence[str]) -> int | None:
+    with suppress(InputError, EnvironmentLacksError, OSError):  # files may be gone by now
+        return residency_of(files).resident_bytes
+    return None
+
+
+def _failed(error: str) -> Ran:
+    return Ran(Outcome(error=error), ())
+
+
 def _bench_run(
-    contender: Contender, cache: CacheState, number: int, ran: Ran, before_bytes: int | None, after_bytes: int | None
+    contender: Contender, cache: CacheState, number: int, ran: Ran, before: Prepared, after_bytes: int | None
 ) -> BenchRun:
     outcome = ran.outcome
     return BenchRun(
@@ -100,8 +152,9 @@ def _bench_run(
         bytes_per_second=outcome.bytes / outcome.seconds if outcome.seconds else None,
         tensors=outcome.tensors,
         content_sum=outcome.content_sum,
-        resident_before_bytes=before_bytes,
+        resident_before_bytes=before.resident_bytes,
         resident_after_bytes=after_bytes,
+        resident_bound_bytes=before.bound_bytes,
         stages=outcome.stages,
         first_layers_seconds=outcome.first_layers_seconds,
         attention_ready_seconds=outcome.attention_ready_seconds,

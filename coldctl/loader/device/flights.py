@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Generic, NamedTuple, TypeVar
 
-from coldctl.errors import ColdctlError, DeviceError
+from coldctl.errors import ColdctlError, DeviceError, EnvironmentLacksError
 from coldctl.events import Events
 from coldctl.loader.device.protocol import Bytes, Event, Stream
+from coldctl.loader.load.ending import has_begun, stopped_at_exit
 from coldctl.loader.load.transfers import Transfer
+from coldctl.loader.pool import start
 from coldctl.units import format_duration
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 20e-6, 1e-3
@@ -145,7 +148,7 @@ class Flights(Generic[Held]):
         """Call `give_back`, which frees the memory of all copies, when all that the streams were given is over.
 
         Where that takes over a second this returns, and a thread goes on waiting for it: nothing is given back under a
-        running copy, and nothing is lost once it ends.
+        running copy, and nothing is lost once it ends. The end of the interpreter waits for neither.
         """
         self._failure = None  # its traceback would hold what is to be given back
         ends = [end for stream in self._streams if (end := _mark(stream))]
@@ -155,11 +158,27 @@ class Flights(Generic[Held]):
             give_back()
             return
 
-        def wait_and_give_back() -> None:
-            _all_over_within(ends, float("inf"))
+        _give_back_later(ends, give_back)
+
+
+_in_use: set[Callable[[], None]] = set()
+"""What gives memory back that a copy may still use, and keeps it until then. At the end of the process the kernel does
+it for what is left."""
+
+
+def _give_back_later(ends: Sequence[Event], give_back: Callable[[], None]) -> None:
+    _in_use.add(give_back)
+    ending = threading.Event()
+
+    def wait_and_give_back() -> None:
+        if _all_over_within(ends, math.inf, unless=ending):
+            _in_use.remove(give_back)
             give_back()
 
-        threading.Thread(target=wait_and_give_back, name="coldctl-give-back", daemon=True).start()
+    thread = threading.Thread(target=wait_and_give_back, name="coldctl-give-back", daemon=True)
+    if not has_begun():
+        with suppress(EnvironmentLacksError):
+            start(stopped_at_exit(thread, ending.set))
 
 
 def _mark(stream: Stream) -> Event | None:
@@ -170,10 +189,10 @@ def _mark(stream: Stream) -> Event | None:
         return None
 
 
-def _all_over_within(ends: Sequence[Event], seconds: float) -> bool:
+def _all_over_within(ends: Sequence[Event], seconds: float, *, unless: threading.Event | None = None) -> bool:
     until_seconds = time.monotonic() + seconds
     while not all(_is_over(end) for end in ends):
-        if time.monotonic() > until_seconds:
+        if time.monotonic() > until_seconds or (unless and unless.is_set()):
             return False
         time.sleep(_LONGEST_PAUSE_SECONDS)
     return True

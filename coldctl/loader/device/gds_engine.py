@@ -66,12 +66,13 @@ class GdsEngine:
 
     def _directly(self, filler: Filler, source: LocalFile, transfer: Transfer) -> None:
         to = self._batch.arena[transfer.at_bytes : transfer.at_bytes + transfer.nbytes]
-        filler.local(transfer).check_unchanged()
         try:
+            filler.local(transfer).check_unchanged()
             file, is_new = self._open(source)
             file.read(to, transfer.offset_bytes)
         except ColdctlError as error:
-            error.file = source.name
+            if error.stage is None:  # of GDS, which knows files by their paths
+                error.file = source.name
             filler.locate(error, transfer)
             raise
         filler.read_bytes += transfer.nbytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from coldctl.errors import ColdctlError
@@ -53,6 +53,12 @@ class Checkpoint:
     def tensors(self) -> Iterator[Tensor]:
         """All tensors, shard by shard, in file order."""
         return (tensor for shard in self.shards for tensor in shard.header.tensors)
+
+    def from_anywhere(self) -> Checkpoint:
+        """The same files, whatever folder the process works in later. Links stay links, and names as they are."""
+        here = os.getcwd() if not os.path.isabs(self.root) else ""
+        shards = tuple(replace(shard, path=os.path.join(here, shard.path)) for shard in self.shards)
+        return replace(self, root=os.path.join(here, self.root), shards=shards)
 
 
 @dataclass(frozen=True)

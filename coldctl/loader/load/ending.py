@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import threading
+import time
 import weakref
 from collections.abc import Callable
 
@@ -15,11 +16,17 @@ _PATIENCE_SECONDS = 10.0
 
 _running: weakref.WeakKeyDictionary[threading.Thread, Callable[[], None]] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
+_begun = threading.Event()
+
+
+def has_begun() -> bool:
+    """Whether the interpreter ends: whatever begins now may not come to its own end."""
+    return _begun.is_set()
 
 
 def stopped_at_exit(thread: threading.Thread, stop: Callable[[], None]) -> threading.Thread:
     """`thread`, not begun yet: when the interpreter ends, `stop` is called and the thread waited for, ten seconds at
-    most."""
+    most for all such threads."""
     with _lock:
         _running[thread] = stop
     return thread
@@ -27,9 +34,11 @@ def stopped_at_exit(thread: threading.Thread, stop: Callable[[], None]) -> threa
 
 @atexit.register
 def _stop_all() -> None:
+    _begun.set()
+    until_seconds = time.monotonic() + _PATIENCE_SECONDS
     with _lock:
         running = [(thread, stop) for thread, stop in _running.items() if thread.is_alive()]
     for _, stop in running:
         stop()
     for thread, _ in running:
-        thread.join(_PATIENCE_SECONDS)
+        thread.join(max(until_seconds - time.monotonic(), 0))

@@ -16,6 +16,7 @@ from coldctl.loader.load.fill import Filler
 from coldctl.loader.load.route import Routes
 from coldctl.loader.load.transfers import Transfer
 from coldctl.loader.pool import Worker, share_out
+from coldctl.loader.scratch import shortage
 
 _MOST_STREAMS = 32
 _NETWORK_STREAMS = 8
@@ -70,7 +71,8 @@ def read_all(batch: Batch, move: Move, routes: Routes, reads: Reads, events: Eve
 
             def work(transfer: Transfer) -> Iterator[int]:
                 begun_seconds = time.perf_counter()
-                move(filler, transfer)
+                with shortage(stage="read", file=transfer.source.name, tensor=transfer.name):
+                    move(filler, transfer)
                 done.append(Timed(begun_seconds, time.perf_counter(), transfer.nbytes, transfer.name))
                 yield transfer.nbytes
 

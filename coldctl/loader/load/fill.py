@@ -58,7 +58,6 @@ class Filler:
         self._wanted = wanted
         self._buffered = LastOpened(lambda source: source.open(), checked=True)
         self._direct: tuple[Source, OpenSource | None] | None = None
-        self._last_tensor: str | None = None
 
     def fill(self, transfer: Transfer, span: memoryview) -> None:
         """Read `transfer` into `span`, as long as its range of the arena.
@@ -75,22 +74,20 @@ class Filler:
                 self._in_place(transfer, span)
             else:
                 pieces = [span[at_bytes : at_bytes + nbytes] for at_bytes, nbytes in transfer.pieces]
-                self._open(transfer.source).scatter(pieces, transfer.offset_bytes)
+                self._open(transfer).scatter(pieces, transfer.offset_bytes)
                 self.read_bytes += transfer.nbytes
         except ColdctlError as error:
             exact = self._exactly(error, transfer)
             self.locate(exact, transfer)
             raise exact from error.__cause__
-        self._last_tensor = transfer.name
 
     def _exactly(self, error: ColdctlError, transfer: Transfer) -> ColdctlError:
         if not isinstance(error, UnreadableError) or error.offset_bytes is None:
             return error
-        source = transfer.source
-        opened = self._open(source)
+        opened = self._open(transfer)
         if not isinstance(opened, OpenLocalFile):
             return error
-        return find_unreadable(opened, source.name, error.offset_bytes, transfer.end_offset_bytes) or error
+        return find_unreadable(opened, transfer.source.name, error.offset_bytes, transfer.end_offset_bytes) or error
 
     def local(self, transfer: Transfer) -> OpenLocalFile:
         """The local file that `transfer` reads, for mapping it.
@@ -98,43 +95,41 @@ class Filler:
         Raises EnvironmentLacksError for a source of another kind, and ChangedError; with file, tensor and stage.
         """
         try:
-            opened = self._open(transfer.source)
+            opened = self._open(transfer)
             if not isinstance(opened, OpenLocalFile):
                 raise EnvironmentLacksError(f"{transfer.source.name} is no local file, so it cannot be mapped")
         except ColdctlError as error:
             self.locate(error, transfer)
             raise
-        self._last_tensor = transfer.name
         return opened
 
     def locate(self, error: ColdctlError, transfer: Transfer) -> None:
-        """Say what was read when it happened: for a file that is left, and has changed, the last tensor of that one."""
-        left = error.file not in (None, transfer.source.name)
-        tensor = self._last_tensor if left else _tensor_at(error, transfer, self._wanted)
-        error.locate(stage="read", file=transfer.source.name, tensor=tensor)
+        """Say what was read when it happened, unless the error knows."""
+        error.locate(stage="read", file=transfer.source.name, tensor=_tensor_at(error, transfer, self._wanted))
 
-    def _open(self, source: Source) -> OpenSource:
-        return self._buffered.get(source)
+    def _open(self, transfer: Transfer) -> OpenSource:
+        return self._buffered.get(transfer.source, transfer.name)
 
     def _in_place(self, transfer: Transfer, span: memoryview) -> None:
         source, offset_bytes = transfer.source, transfer.offset_bytes
         self.read_bytes += transfer.nbytes
         if (_address(span) - offset_bytes) % PAGE_BYTES:
-            self._open(source).read_into(span, offset_bytes)
+            self._open(transfer).read_into(span, offset_bytes)
             return
         way, is_trial = self._routes.way(source, offset_bytes, transfer.nbytes)
         begun_seconds = time.perf_counter()
         if way == "buffered":
-            self._open(source).read_into(span, offset_bytes)
-        elif not self._directly(source, offset_bytes, span):
+            self._open(transfer).read_into(span, offset_bytes)
+        elif not self._directly(transfer, span):
             return
         if is_trial:
             self._routes.record(way, transfer.nbytes, time.perf_counter() - begun_seconds)
 
-    def _directly(self, source: Source, offset_bytes: int, span: memoryview) -> bool:
+    def _directly(self, transfer: Transfer, span: memoryview) -> bool:
         """Whole pages past the page cache, the ends of the range through it; False where that is refused, and all was
         read through it."""
-        buffered, direct = self._open(source), self._open_direct(source)
+        source, offset_bytes = transfer.source, transfer.offset_bytes
+        buffered, direct = self._open(transfer), self._open_direct(source)
         head_bytes = min(-offset_bytes % PAGE_BYTES, len(span))
         tail_bytes = len(span) - (len(span) - head_bytes) % PAGE_BYTES
         pages = span[head_bytes:tail_bytes]
@@ -176,7 +171,7 @@ class Filler:
 
     def _gather(self, transfer: Transfer, gather: Gather, span: memoryview) -> None:
         """Strips of a page and more one by one; shorter ones touch every page anyway, so whole rows are read."""
-        opened = self._open(transfer.source)
+        opened = self._open(transfer)
         if gather.strip_bytes >= PAGE_BYTES or gather.pitch_bytes > _ROWS_BYTES:
             for strip in range(gather.strips):
                 into = span[strip * gather.strip_bytes : (strip + 1) * gather.strip_bytes]
@@ -210,7 +205,7 @@ class Filler:
         try:
             self._buffered.__exit__(kind, error, trace)
         except ColdctlError as changed:
-            changed.locate(stage="read", tensor=self._last_tensor)
+            changed.locate(stage="read")
             raise
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from coldctl.loader.load.tensors import Tensor
 from coldctl.loader.load.transform import Transform
+from coldctl.loader.scratch import shortage
 
 
 class Handing:
@@ -40,7 +41,8 @@ class Handing:
     def _hand_out(self, name: str) -> Tensor:
         tensor, companions = self._arrived[name], self._companions.get(name, ())
         if self._transform:
-            tensor = self._transform.apply(name, tensor, {other: self._arrived[other] for other in companions})
+            with shortage(stage="allocate", tensor=name, what="host memory for what a transform makes"):
+                tensor = self._transform.apply(name, tensor, {other: self._arrived[other] for other in companions})
         self._handed_out.add(name)
         for other in companions:
             self._needed[other] -= 1

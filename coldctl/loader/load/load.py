@@ -25,6 +25,7 @@ from coldctl.loader.load.stream import stream
 from coldctl.loader.load.tensors import Tensor
 from coldctl.loader.order import Layers, order_facts
 from coldctl.loader.pool import start
+from coldctl.loader.scratch import shortage
 from coldctl.results.load import LoadReport
 
 
@@ -47,11 +48,17 @@ class Load:
         finally:
             running.end()
 
+    def host_bytes(self, settings: Settings) -> int:
+        """What the tensors of a whole load to the host take of its memory: nothing where files are mapped."""
+        if settings.alloc == "map":
+            return 0
+        return sum(each.nbytes for each in planned(self._checkpoint, settings, None, None).wanted)
+
     def _run_whole(self, running: Running) -> Loaded:
         for part in range(len(running.prepared.parts)):
             running.session.run(running.prepared, part)
         transform = running.session.settings.transform
-        with collector_paused():
+        with collector_paused(), shortage(stage="allocate"):
             views = running.prepared.memory.views(range(len(running.names)))
             tensors = dict(Handing(running.names, transform).arrive(views)) if transform else views
             running.session.settle()
@@ -176,7 +183,7 @@ class Background:
         if failure:
             forget_frames(failure)
         del self._handed, self._handing
-        self._loading.finish(loaded, failure)
+        self._loading._finish(loaded, failure)
 
     def _run(self, part: int) -> None:
         self._running.session.run(self._running.prepared, part)
@@ -189,4 +196,4 @@ class Background:
             handed = dict(self._handing.arrive(views))
             self._running.session.settle()
             self._handed |= handed
-            self._loading.arrived(handed, sum(self._running.plan.wanted[number].nbytes for number in numbers))
+            self._loading._arrived(handed, sum(self._running.plan.wanted[number].nbytes for number in numbers))

@@ -201,8 +201,8 @@ class Loading:
         else:
             self.wait()
 
-    def arrived(self, tensors: dict[str, Tensor], nbytes: int) -> None:
-        """Called by the load: these are there."""
+    def _arrived(self, tensors: dict[str, Tensor], nbytes: int) -> None:
+        """Called by the load (`coldctl.loader.load.load`): these are there."""
         with self._lock:
             self._tensors |= tensors
             self._done_bytes += nbytes
@@ -211,7 +211,7 @@ class Loading:
             for name, tensor in tensors.items():
                 callback(name, tensor)
 
-    def finish(self, loaded: Loaded | None, failure: BaseException | None) -> None:
+    def _finish(self, loaded: Loaded | None, failure: BaseException | None) -> None:
         """Called by the load, once: it is over."""
         with self._lock:
             self._loaded, self._failure = loaded, failure

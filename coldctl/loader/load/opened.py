@@ -6,23 +6,30 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType, TracebackType
-from typing import Literal, Self, Unpack, overload
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias, Unpack, overload
 
 from coldctl.errors import UsageError
 from coldctl.loader.device.protocol import Device
 from coldctl.loader.format.checkpoint import Checkpoint, open_checkpoint
 from coldctl.loader.format.header import Tensor as TensorInfo
 from coldctl.loader.format.layout import is_filler
+from coldctl.loader.load.allowed import require
 from coldctl.loader.load.choice import open_device
 from coldctl.loader.load.collector import collector_paused
 from coldctl.loader.load.integrity import Expected
 from coldctl.loader.load.load import Load
 from coldctl.loader.load.loaded import Loaded
 from coldctl.loader.load.loading import Loading
-from coldctl.loader.load.options import LoadOptions, Settings, settings_of
-from coldctl.loader.load.several import Split, load_each
+from coldctl.loader.load.options import ALLOWED, LoadOptions, Settings, Split, settings_of
+from coldctl.loader.load.several import load_each
 from coldctl.loader.load.tensors import Tensor
 from coldctl.loader.order import Layers, find_layers
+
+if TYPE_CHECKING:
+    import torch
+
+AnyDevice: TypeAlias = "str | torch.device | Device"
+"""`cpu`, `cuda` or `cuda:N`, as a str or as torch's own object; or what answers the protocol of devices."""
 
 
 class OpenCheckpoint:
@@ -57,7 +64,7 @@ class OpenCheckpoint:
     @overload
     def load(
         self,
-        device: str | Device = ...,
+        device: AnyDevice = ...,
         *,
         first_layers: None = ...,
         devices: None = ...,
@@ -65,23 +72,23 @@ class OpenCheckpoint:
     ) -> Loaded: ...
     @overload
     def load(
-        self, device: str | Device = ..., *, first_layers: int, devices: None = ..., **options: Unpack[LoadOptions]
+        self, device: AnyDevice = ..., *, first_layers: int, devices: None = ..., **options: Unpack[LoadOptions]
     ) -> Loading: ...
     @overload
     def load(
         self,
         *,
-        devices: Sequence[str | Device],
+        devices: Sequence[AnyDevice],
         split: Split | None = ...,
         **options: Unpack[LoadOptions],
     ) -> list[Loaded]: ...
 
     def load(
         self,
-        device: str | Device = "cpu",
+        device: AnyDevice = "cpu",
         *,
         first_layers: int | None = None,
-        devices: Sequence[str | Device] | None = None,
+        devices: Sequence[AnyDevice] | None = None,
         split: Split | None = None,
         **options: Unpack[LoadOptions],
     ) -> Loaded | Loading | list[Loaded]:
@@ -104,11 +111,12 @@ class OpenCheckpoint:
         FaultError (what verifying found), StoppedError; where a tensor is concerned, with `file`, `tensor` and `stage`.
         """
         settings = self._settings(options)
+        asked = {"device": device, "devices": devices, "split": split, "first_layers": first_layers}
+        for option, value in asked.items():
+            require(option, value, ALLOWED[option])
         if devices is not None:
             if first_layers is not None or device != "cpu":
                 raise UsageError("devices goes without device and first_layers")
-            if isinstance(devices, str):
-                raise UsageError("devices is one str, expected a list of devices")
             return load_each(self._load, settings, [self._opened(each, settings) for each in devices], split)
         if split is not None:
             raise UsageError("split goes with devices", hint="for one device give its part: tp=(rank, ranks)")
@@ -117,7 +125,7 @@ class OpenCheckpoint:
             return self._load.whole(settings, opened)
         return self._load.first_layers(_in_layers(settings, options), opened, first_layers)
 
-    def stream(self, device: str | Device = "cpu", **options: Unpack[LoadOptions]) -> Iterator[tuple[str, Tensor]]:
+    def stream(self, device: AnyDevice = "cpu", **options: Unpack[LoadOptions]) -> Iterator[tuple[str, Tensor]]:
         """(name, tensor) one after the other in `order`, as they arrive, while a thread loads ahead.
 
         Takes the options of `load`, and raises what it raises, where the tensor would have come. Memory is that of
@@ -125,6 +133,7 @@ class OpenCheckpoint:
         is kept keeps its batch.
         """
         settings = self._settings(options)
+        require("device", device, ALLOWED["device"])
         return self._load.stream(settings, self._opened(device, settings))
 
     def _settings(self, options: LoadOptions) -> Settings:
@@ -133,11 +142,9 @@ class OpenCheckpoint:
         return settings_of(options)
 
     @staticmethod
-    def _opened(device: str | Device, settings: Settings) -> Device | None:
+    def _opened(device: AnyDevice, settings: Settings) -> Device | None:
         named = str(device) if type(device).__module__ == "torch" else device  # a torch.device
         named = "cpu" if named == "cpu:0" else named
-        if not isinstance(named, str) and not hasattr(named, "allocate"):
-            raise UsageError(f"no such device: {device!r}", hint="cpu, cuda or cuda:N")
         settings.check(on_device=named != "cpu")
         return open_device(named)
 
@@ -170,11 +177,13 @@ class OpenCheckpoint:
 def open(path: str | os.PathLike[str]) -> OpenCheckpoint:
     """The checkpoint at `path`, a `.safetensors` file or a folder, with its headers read. No tensor's bytes are.
 
+    It stays the same when the process changes its working folder.
+
     Raises FaultError for the first fault, InputError when there is no checkpoint at `path`, EnvironmentLacksError or
     UnreadableError when something of it cannot be read.
     """
     with collector_paused():
-        return OpenCheckpoint(open_checkpoint(os.fsdecode(path)))
+        return OpenCheckpoint(open_checkpoint(os.fsdecode(path)).from_anywhere())
 
 
 def _in_layers(settings: Settings, options: LoadOptions) -> Settings:

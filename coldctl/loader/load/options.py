@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Literal, TypedDict, get_args
 
 from coldctl.errors import UsageError
 from coldctl.events import NULL, Events
+from coldctl.loader.load.allowed import (
+    Allowed,
+    are,
+    is_device,
+    is_number,
+    is_part,
+    is_transform,
+    one_of,
+    or_none,
+    require,
+    whole,
+)
 from coldctl.loader.load.transform import Transform
 from coldctl.loader.order import ORDERS, Order
 from coldctl.units import MIB
@@ -20,7 +32,10 @@ Framework = Literal["auto", "torch", "numpy"]
 Part = tuple[int, int]
 """(i, n): the ith of n, from 0."""
 
-_LEAST_CHUNK_BYTES = 1 * MIB
+Split = Literal["tp", "stage", "experts"]
+
+_MOST_READERS = 1 << 15
+_MOST_BYTES = 1 << 40
 _LEAST_SLOTS = 2
 
 
@@ -46,6 +61,38 @@ class LoadOptions(TypedDict, total=False):
     deadline_seconds: float
     bus_threshold: float
     events: Events
+
+
+_FLAG = Allowed("True or False", lambda value: isinstance(value, bool))
+_PART = or_none(Allowed("(i, n), the ith of n from 0", is_part))
+_DEVICES = Allowed("a list of devices, one at least", lambda value: are(is_device)(value) and len(value) > 0)
+
+ALLOWED: Mapping[str, Allowed] = {
+    "device": Allowed("cpu, cuda or cuda:N", is_device),
+    "devices": or_none(_DEVICES),
+    "split": or_none(one_of(get_args(Split))),
+    "first_layers": or_none(whole("a number of layers, 0 or more", 0)),
+    "order": one_of(ORDERS),
+    "alloc": one_of(get_args(Alloc)),
+    "mode": one_of(get_args(Mode)),
+    "framework": one_of(get_args(Framework)),
+    "names": or_none(Allowed("a list of names", are(lambda value: isinstance(value, str)))),
+    "edges_last": _FLAG,
+    "lanes": _FLAG,
+    "tp": _PART,
+    "stage": _PART,
+    "experts": _PART,
+    "verify": _FLAG,
+    "exact": _FLAG,
+    "transform": or_none(Allowed("an object such as coldctl.Dequantise()", is_transform)),
+    "readers": or_none(whole(f"a number of threads, 1 or more and at most {_MOST_READERS}", 1, _MOST_READERS)),
+    "chunk_bytes": whole("whole MiB in bytes, at least one and at most a TiB", MIB, _MOST_BYTES, step=MIB),
+    "ring_bytes": whole("a number of bytes, at most a TiB", 0, _MOST_BYTES),
+    "deadline_seconds": Allowed("a number of seconds over 0", lambda value: is_number(value) and value > 0),
+    "bus_threshold": Allowed("a number from 0 to 1", lambda value: is_number(value) and 0 <= value <= 1),
+    "events": Allowed("an object of coldctl.events.Events", lambda value: isinstance(value, Events)),
+}
+"""Of `load` and `stream`, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,33 +156,12 @@ class Settings:
 
     def check(self, *, on_device: bool) -> None:
         """Raise UsageError for options that do not exist, or that make no sense together."""
+        for each in fields(self):
+            require(each.name, getattr(self, each.name), ALLOWED[each.name])
         modes = get_args(DeviceMode if on_device else HostMode)
-        _one_of("order", self.order, ORDERS)
-        _one_of("alloc", self.alloc, get_args(Alloc))
-        _one_of(f"mode {'for a device' if on_device else 'for the host'}", self.mode, modes)
-        _one_of("framework", self.framework, get_args(Framework))
+        require(f"mode on {'a device' if on_device else 'the host'}", self.mode, one_of(modes))
         if self.transform is not None and self.framework == "numpy":
             raise UsageError("a transform works on torch tensors", hint='use framework "torch"')
-        if self.transform is not None and (
-            isinstance(self.transform, type) or not hasattr(self.transform, "companions")
-        ):
-            raise UsageError(f"transform is {self.transform!r}", hint="an object such as coldctl.Dequantise()")
-        if not isinstance(self.events, Events):
-            raise UsageError(f"events is {self.events!r}, expected coldctl.events.Events")
-        for what, part in (("tp", self.tp), ("stage", self.stage), ("experts", self.experts)):
-            if part is not None and not _is_part(part):
-                raise UsageError(f"{what} is {part!r}, expected (i, n)")
-        if not isinstance(self.chunk_bytes, int) or not isinstance(self.ring_bytes, int):
-            raise UsageError("chunk_bytes and ring_bytes are numbers of bytes")
-        if self.chunk_bytes < _LEAST_CHUNK_BYTES or self.chunk_bytes % _LEAST_CHUNK_BYTES:
-            raise UsageError(f"chunk_bytes is {self.chunk_bytes}, expected whole MiB, 1 or more")
-        if self.readers is not None and (not isinstance(self.readers, int) or self.readers < 1):
-            raise UsageError(f"readers is {self.readers!r}, expected a number of threads, 1 or more")
-        for what, number in (("deadline_seconds", self.deadline_seconds), ("bus_threshold", self.bus_threshold)):
-            if not isinstance(number, int | float):
-                raise UsageError(f"{what} is {number!r}, expected a number")
-        if not self.deadline_seconds > 0 or not 0 <= self.bus_threshold <= 1:
-            raise UsageError("deadline_seconds must be over 0, and bus_threshold from 0 to 1")
         if on_device:
             self._check_device()
         else:
@@ -172,15 +198,7 @@ def settings_of(options: LoadOptions) -> Settings:
     if unknown := sorted(set(options) - known):
         raise UsageError(f"no such option: {', '.join(unknown)}", hint=f"one of {', '.join(sorted(known))}")
     settings = Settings(**options)
-    if isinstance(settings.names, str):
-        raise UsageError("names is one str, expected a list of names")
-    return settings if settings.names is None else replace(settings, names=frozenset(settings.names))
-
-
-def _is_part(part: object) -> bool:
-    return isinstance(part, tuple | list) and len(part) == 2 and all(isinstance(each, int) for each in part)
-
-
-def _one_of(what: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise UsageError(f"no such {what}: {value!r}", hint=f"one of {', '.join(choices)}")
+    names = settings.names
+    if isinstance(names, Iterable) and not isinstance(names, str):
+        return replace(settings, names=tuple(names))  # gone through once here, since not all can be twice
+    return settings

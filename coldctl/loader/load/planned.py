@@ -38,8 +38,6 @@ def planned(checkpoint: Checkpoint, settings: Settings, layers: Layers | None, f
     if settings.edges_last:
         ordered.sort(key=lambda each: is_edge(each.name))
     if first_layers is not None and layers is not None:
-        if not isinstance(first_layers, int) or first_layers < 0:
-            raise UsageError(f"first_layers is {first_layers!r}, expected a number of layers, 0 or more")
         ordered.sort(key=lambda each: layers.position(each.name) >= first_layers)
     wanted, replicated = _shared(ordered, settings)
     if settings.names is not None:

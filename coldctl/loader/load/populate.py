@@ -9,6 +9,7 @@ from coldctl.loader.load.fill import Filler
 from coldctl.loader.load.place import PAGE_BYTES
 from coldctl.loader.load.transfers import Transfer
 from coldctl.loader.load.unreadable import find_unreadable
+from coldctl.loader.scratch import scratch
 from coldctl.loader.source import OpenLocalFile
 from coldctl.loader.syscalls import populate_read, read_ahead_in_large_pieces
 from coldctl.units import MIB
@@ -59,6 +60,6 @@ def _why(file: OpenLocalFile, transfer: Transfer, cause: OSError) -> UnreadableE
 
 
 def _read_through(file: OpenLocalFile, transfer: Transfer) -> None:
-    scratch = memoryview(bytearray(_SCRATCH_BYTES))
+    buffer = scratch(_SCRATCH_BYTES)
     for done_bytes in range(0, transfer.nbytes, _SCRATCH_BYTES):
-        file.read_into(scratch[: min(_SCRATCH_BYTES, transfer.nbytes - done_bytes)], transfer.offset_bytes + done_bytes)
+        file.read_into(buffer[: min(_SCRATCH_BYTES, transfer.nbytes - done_bytes)], transfer.offset_bytes + done_bytes)

@@ -4,7 +4,6 @@ tensors are loaded: it reads through the page cache, strip by strip, so that one
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -13,6 +12,7 @@ from coldctl.events import Events
 from coldctl.loader.load.parts import Part
 from coldctl.loader.load.wanted import Gather
 from coldctl.loader.pool import Worker, default_streams_cap, share_out
+from coldctl.loader.scratch import scratch, shortage
 from coldctl.loader.sink import BLOCK_BYTES, word_sums
 from coldctl.loader.source import LastOpened, OpenSource
 
@@ -28,22 +28,24 @@ Use = Callable[[Part, memoryview], None]
 def read_again(parts: Iterable[Part], make_use: Callable[[], Use], events: Events) -> None:
     """Give the file's bytes of each part to a use, on several threads, each with its own use and its own 4 MiB.
 
-    Raises UnreadableError and ChangedError with file, tensor and stage, StoppedError, and what the use raises.
+    Raises UnreadableError and ChangedError with file, tensor and stage, OutOfMemoryError, StoppedError, and what the
+    use raises.
     """
 
     @contextmanager
     def make_worker() -> Iterator[Worker[list[Part]]]:
         use = make_use()
-        buffer = memoryview(mmap.mmap(-1, BLOCK_BYTES))
+        buffer = scratch(BLOCK_BYTES)
         with LastOpened(lambda source: source.open(), checked=True) as opened:
 
             def work(together: list[Part]) -> Iterator[int]:
                 with _located(together):
-                    source = opened.get(together[0].wanted.source)
+                    source = opened.get(together[0].wanted.source, together[0].wanted.name)
                     piece = _read(source, together, buffer)
                 at_bytes = 0
                 for part in together:
-                    use(part, piece[at_bytes : at_bytes + part.nbytes])
+                    with shortage(stage=STAGE, file=part.wanted.source.name, tensor=part.wanted.name):
+                        use(part, piece[at_bytes : at_bytes + part.nbytes])
                     at_bytes += part.nbytes
                 yield at_bytes
 

@@ -37,6 +37,7 @@ from coldctl.loader.load.transfers import Transfer, alone, transfers
 from coldctl.loader.load.wanted import Wanted
 from coldctl.loader.order import Layers
 from coldctl.loader.roles import lane_of
+from coldctl.loader.scratch import shortage
 from coldctl.results.load import IntegrityFacts
 
 
@@ -86,6 +87,10 @@ class Session:
 
     def prepare(self, wanted: Sequence[Wanted], first: int = 0) -> Prepared:
         """A batch of `wanted`, in one part, or in two where `first` of them come before the rest."""
+        with shortage(stage="allocate"):
+            return self._prepared(wanted, first)
+
+    def _prepared(self, wanted: Sequence[Wanted], first: int) -> Prepared:
         with self.stages.timed("plan"), collector_paused():
             bounds = tuple(part for part in (range(first), range(first, len(wanted))) if part)
             if isinstance(self.engine, MappingEngine):
@@ -161,11 +166,12 @@ class Session:
         nbytes = sum(each.nbytes for each in prepared.parts[part])
         self.settings.events.begin("loading", nbytes)
         try:
-            self.engine.run(prepared.batch._replace(transfers=prepared.parts[part]))
+            with shortage(stage="read"):
+                self.engine.run(prepared.batch._replace(transfers=prepared.parts[part]))
         finally:
             self.settings.events.end()
         if self.settings.checks:
-            with self.stages.timed("verify", nbytes):
+            with self.stages.timed("verify", nbytes), shortage(stage="verify"):
                 self._check(prepared, prepared.bounds[part])
 
     def _check(self, prepared: Prepared, numbers: range) -> None:

@@ -5,31 +5,31 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
 
 from coldctl.errors import CancelledError, UsageError
 from coldctl.loader.device.protocol import Device
+from coldctl.loader.load.host import refuse_without_room
 from coldctl.loader.load.load import Load
 from coldctl.loader.load.loaded import Loaded
 from coldctl.loader.load.loading import Watched
-from coldctl.loader.load.options import Part, Settings
+from coldctl.loader.load.options import Part, Settings, Split
 from coldctl.loader.pool import start
-
-Split = Literal["tp", "stage", "experts"]
 
 
 def load_each(load: Load, settings: Settings, devices: Sequence[Device | None], split: Split | None) -> list[Loaded]:
     """What each device loaded, in their order: with `split` its share, read by nobody else, and else everything.
 
     All load at the same time, each through a ring of its own. When one fails the others are stopped, and its error is
-    raised when all have given their memory back.
+    raised when all have given their memory back. Those on the host are refused before anything is read when they do not
+    fit together.
     """
-    if not devices:
-        raise UsageError("devices is empty, expected one at least")
     watched = Watched(settings.events)
     parts = [_part(replace(settings, events=watched), split, (i, len(devices))) for i in range(len(devices))]
     for part, device in zip(parts, devices, strict=True):
         part.check(on_device=device is not None)
+    on_host = [part for part, device in zip(parts, devices, strict=True) if device is None]
+    if len(on_host) > 1:  # one alone is refused by its own load
+        refuse_without_room(sum(map(load.host_bytes, on_host)))
     loaded: list[Loaded | None] = [None] * len(devices)
     failures: list[BaseException] = []
 
@@ -63,7 +63,7 @@ def load_each(load: Load, settings: Settings, devices: Sequence[Device | None], 
 def _part(settings: Settings, split: Split | None, part: Part) -> Settings:
     if split is None:
         return settings
-    if split in ("tp", "stage", "experts") and getattr(settings, split) is not None:
+    if getattr(settings, split) is not None:
         raise UsageError(
             f"split {split} and {split}={getattr(settings, split)} say two things", hint="give one of them"
         )
@@ -71,6 +71,4 @@ def _part(settings: Settings, split: Split | None, part: Part) -> Settings:
         return replace(settings, tp=part)
     if split == "stage":
         return replace(settings, stage=part)
-    if split == "experts":
-        return replace(settings, experts=part)
-    raise UsageError(f"no such split: {split!r}", hint="one of tp, stage, experts")
+    return replace(settings, experts=part)

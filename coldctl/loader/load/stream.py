@@ -7,6 +7,7 @@ while the caller works on another, and no more than one waits between them.
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
@@ -73,7 +74,7 @@ def _consume(session: Session, wanted: Sequence[Wanted], watched: Watched) -> It
         watched.cancelled = True
         if thread.ident is None:
             session.close()
-        elif not on_our_thread():
+        elif not on_our_thread() and not sys.is_finalizing():  # when no thread goes on, so none ends
             thread.join()
 
 

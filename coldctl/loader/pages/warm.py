@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from coldctl.loader.host.mounts import mount_of, read_ahead_kib
+from coldctl.loader.scratch import scratch
 from coldctl.loader.syscalls import (
     PAGE_BYTES,
     map_read_only,
@@ -95,10 +96,10 @@ class PreadReader:
         return failed
 
     def _scratch(self) -> memoryview:
-        scratch: memoryview | None = getattr(self._threads, "scratch", None)
-        if scratch is None:
-            scratch = self._threads.scratch = memoryview(bytearray(_SCRATCH_BYTES))
-        return scratch
+        buffer: memoryview | None = getattr(self._threads, "scratch", None)
+        if buffer is None:
+            buffer = self._threads.scratch = scratch(_SCRATCH_BYTES)
+        return buffer
 
 
 class PopulateReader(PreadReader):
@@ -149,7 +150,7 @@ def unreadable_pages(fd: int, start: int, stop: int) -> Iterator[tuple[int, int,
     The kernel caches up to 2 MiB as one folio, and one bad block in it hides its good neighbours. So what there is of
     the range is dropped, and read again without read-ahead, which makes folios of a single page.
     """
-    page = memoryview(bytearray(PAGE_BYTES))
+    page = scratch(PAGE_BYTES)
     os.posix_fadvise(fd, start, stop - start, os.POSIX_FADV_DONTNEED)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
     try:

@@ -10,7 +10,7 @@ from coldctl.report.html.markup import NOTHING, Child, Safe, element, join
 from coldctl.report.html.scale import Ratio
 from coldctl.report.html.section import CACHES, section, sentence
 from coldctl.report.runs import cache_states
-from coldctl.report.text.bench_phrases import NOTHING_JUDGED
+from coldctl.report.text.bench_phrases import NOTHING_JUDGED, bounds
 from coldctl.results.bench import BenchResult, CacheState, Comparison, Regression
 
 
@@ -20,8 +20,9 @@ def peers_section(result: BenchResult) -> Safe:
     scale = _scale((each.low, each.ratio, each.high) for each in result.comparisons)
     return section(
         "Beside the peers",
-        "Throughput of coldctl's best way divided by the peer's: median of the rounds, with the bootstrap's 95 % "
-        "bounds. To the right of 1, coldctl was faster; where the line crosses 1, these rounds do not tell.",
+        "Throughput of coldctl's best way divided by the peer's, round by round: the median of these ratios, which "
+        "need not be the ratio of the medians, with the bootstrap's 95 % bounds. To the right of 1, coldctl was "
+        "faster; where the line crosses 1, these rounds do not tell.",
         *(_peers(result, cache, scale) for cache in cache_states(result)),
     )
 
@@ -41,9 +42,9 @@ def _peers(result: BenchResult, cache: CacheState, scale: Ratio) -> Safe:
 
 
 def _peer(each: Comparison, version: str | None, scale: Ratio) -> Row:
-    label = join([element("span", each.peer, class_="name"), f" {version}" if version else None])
-    words = join([label, element("small", f"beside {each.contender}")])
-    return _ratio(words, each, f"{each.contender} beside {each.peer}", "", scale)
+    peer = f"{each.peer} {version}" if version else each.peer
+    label = join([element("span", each.contender, class_="name"), element("small", f"beside {peer}")])
+    return _ratio(label, each, f"{each.contender} beside {each.peer}", "times as fast", "", scale)
 
 
 def regressions_section(result: BenchResult) -> Safe:
@@ -65,10 +66,11 @@ def _regression(each: Regression, scale: Ratio) -> Row:
     verdict = element("b", "▲ regressed: ", class_="bad") if each.regressed else None
     told = element("small", verdict, sentence(each.reason) if not verdict else each.reason)
     label = join([element("span", each.contender, class_="name"), f" {each.cache}", told])
-    return _ratio(label, each, f"{each.contender} {each.cache}", " bad" if each.regressed else "", scale)
+    what = f"{each.contender} {each.cache}"
+    return _ratio(label, each, what, "times as long", " bad" if each.regressed else "", scale)
 
 
-def _ratio(label: Child, each: Comparison | Regression, what: str, class_: str, scale: Ratio) -> Row:
+def _ratio(label: Child, each: Comparison | Regression, what: str, unit: str, class_: str, scale: Ratio) -> Row:
     low, ratio, high = (percent(scale.at(value)) for value in (each.low, each.ratio, each.high))
     marks = join(
         [
@@ -76,11 +78,11 @@ def _ratio(label: Child, each: Comparison | Regression, what: str, class_: str, 
             element("circle", class_=f"ratio{class_}", cx=ratio, cy=16, r=5),
         ]
     )
-    bounds = f"{each.low:.2f} to {each.high:.2f}"
-    figure = join([f"{each.ratio:.2f}×", element("small", bounds)])
-    return Row(label, marks, figure, f"{what}: {each.ratio:.2f}, bounds {bounds}")
+    told = f"{each.ratio:.2f} {unit}"
+    figure = join([told, element("small", bounds(each))])
+    return Row(label, marks, figure, f"{what}: {told}, {bounds(each)}")
 
 
-def _scale(bounds: Iterable[tuple[float, float, float]]) -> Ratio:
+def _scale(ratios: Iterable[tuple[float, float, float]]) -> Ratio:
     """Wide enough for all bounds, on either side of 1."""
-    return Ratio(max(1.1, *(max(value, 1 / value) for value in chain.from_iterable(bounds))) * 1.05)
+    return Ratio(max(1.1, *(max(value, 1 / value) for value in chain.from_iterable(ratios))) * 1.05)

@@ -6,7 +6,7 @@ import statistics
 
 from coldctl.report.bench_words import LIMITS
 from coldctl.report.html.markup import Safe, element, join
-from coldctl.results.bench import BenchResult, BenchRun, CacheState, Limits, Summary
+from coldctl.results.bench import BenchResult, Limits
 
 
 def limit_rate(limits: Limits, name: str | None) -> float | None:
@@ -21,21 +21,6 @@ def limit_words(name: str) -> str:
 
 def peers(result: BenchResult) -> set[str]:
     return {contender.name for contender in result.contenders if contender.kind == "peer"}
-
-
-def ranked(result: BenchResult, cache: CacheState) -> list[Summary]:
-    """The summaries of one cache state, the lowest median first, and last those of which no run succeeded."""
-    chosen = [summary for summary in result.summaries if summary.cache == cache]
-    return sorted(chosen, key=lambda each: float("inf") if each.median_seconds is None else each.median_seconds)
-
-
-def runs_of(result: BenchResult, contender: str, cache: CacheState | None = None) -> list[BenchRun]:
-    """The runs of a contender that succeeded."""
-    return [
-        run
-        for run in result.runs
-        if run.contender == contender and cache in (None, run.cache) and run.error is None and run.seconds is not None
-    ]
 
 
 def median_of(values: list[float | None]) -> float | None:

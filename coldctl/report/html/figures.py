@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from coldctl.report.html.facts import median_of, name_of, peers, ranked, runs_of
+from coldctl.report.html.facts import median_of, name_of, peers
 from coldctl.report.html.markup import NOTHING, Child, Safe
 from coldctl.report.html.section import section, sentence
 from coldctl.report.html.table import data_table
-from coldctl.report.runs import cache_states
+from coldctl.report.runs import cache_states, ranked, runs_of
 from coldctl.results.bench import BenchResult, Summary
 from coldctl.units import format_rate, format_ratio
 

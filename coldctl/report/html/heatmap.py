@@ -6,6 +6,7 @@ from collections import defaultdict
 
 from coldctl.report.html.markup import NOTHING, Safe, element
 from coldctl.report.html.section import CACHES, section
+from coldctl.report.html.table import scrolling
 from coldctl.report.runs import cache_states
 from coldctl.results.bench import BenchResult, CacheState, Contender, Summary
 from coldctl.units import format_rate, format_size
@@ -64,7 +65,8 @@ def _map(name: str, cells: Cells, low: float, high: float) -> Safe:
         for stream in streams
     ]
     caption = element("caption", name)
-    return element("table", caption, element("thead", head), element("tbody", *rows), class_="heat")
+    table = element("table", caption, element("thead", head), element("tbody", *rows), class_="heat")
+    return scrolling(name, table)
 
 
 def _cell(summary: Summary | None, low: float, high: float, top: float) -> Safe:

@@ -1,12 +1,13 @@
-"""The host memory that each way to load took."""
+"""The anonymous memory that each way to load took on the host."""
 
 from __future__ import annotations
 
 from coldctl.report.html.chart import Row, bar, chart, legend, patch
-from coldctl.report.html.facts import name_of, peers, runs_of
+from coldctl.report.html.facts import name_of, peers
 from coldctl.report.html.markup import NOTHING, Safe, join
 from coldctl.report.html.scale import Scale, linear
 from coldctl.report.html.section import section
+from coldctl.report.runs import peak_of
 from coldctl.report.text.bench_phrases import before_load
 from coldctl.results.bench import BenchResult, HostMemory
 from coldctl.units import GIB, format_size
@@ -21,19 +22,13 @@ def memory_section(result: BenchResult) -> Safe:
     others = peers(result)
     rows = [_row(name, measured[name], scale, others) for name in measured]
     return section(
-        "Host memory",
-        "Anonymous memory of the loading process at its peak, the highest of all runs, and before the load. The peak "
-        "is of all that the process did: where the load took little, it may be that of the imports. Pages of the page "
-        "cache are not in it: a mapping shows little here and fills the cache instead.",
+        "Anonymous memory (page cache not counted)",
+        "Of the loading process at its peak, the highest of all runs, and before the load. The peak is of all that the "
+        "process did: where the load took little, it may be that of the imports. A mapping shows little here and fills "
+        "the page cache instead.",
         legend((patch("prepare"), "held before the load"), (patch("fill"), "more at the peak of the process")),
-        chart(rows, scale, "GiB", label="Host memory at its peak"),
+        chart(rows, scale, "GiB", label="Anonymous memory at its peak"),
     )
-
-
-def peak_of(result: BenchResult, contender: str) -> HostMemory | None:
-    """Of the run with the highest peak, if it was measured."""
-    measured = [run.host_memory for run in runs_of(result, contender) if run.host_memory]
-    return max(measured, key=lambda each: each.peak_anon_bytes, default=None)
 
 
 def _row(name: str, memory: HostMemory, scale: Scale, others: set[str]) -> Row:

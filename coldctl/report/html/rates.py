@@ -28,8 +28,9 @@ def rates(timeline: Timeline, scale: Linear, limit: tuple[str, float] | None, be
     tops = {kind: max(rate for _, rate in curve) for kind, curve in curves.items()}
     high = max([*tops.values(), limit[1] if limit else 0.0])
     told = [f"{_WORDS[kind]}: up to {format_rate(top)}" for kind, top in tops.items()]
-    marks = [_levels(high), *(_curve(kind, curve, high, scale) for kind, curve in curves.items())]
-    marks.append(_limit(limit, high) if limit else NOTHING)
+    levels = _levels(high)
+    marks = [_lines(levels), *(_curve(kind, curve, high, scale) for kind, curve in curves.items())]
+    marks += [_limit(limit, high) if limit else NOTHING, _labels(levels)]
     entries = [(stroke(f"curve {kind}"), _WORDS[kind]) for kind in curves]
     entries += [(stroke("limit dashed"), limit[0])] if limit else []
     drawn = drawing(_HEIGHT, "Rate over time. " + "; ".join(told), behind, *marks)
@@ -41,15 +42,20 @@ def rates(timeline: Timeline, scale: Linear, limit: tuple[str, float] | None, be
     )
 
 
-def _levels(high: float) -> Safe:
-    """Lines across the chart at whole rates, each with its label."""
+def _levels(high: float) -> list[tuple[float, str]]:
+    """Whole rates: the height of each in pixels, and its label."""
     step = nice_step(high / 1e9, 3)
-    marks = []
-    for i in range(1, int(high / 1e9 / step + 1e-9) + 1):
-        y = round(_y(i * step * 1e9, high), 1)
-        marks.append(element("line", class_="grid", x1="0", x2="100%", y1=y, y2=y))
-        marks.append(element("text", f"{i * step:g}", class_="level", x=4, y=y - 4))
-    return join(marks)
+    whole = range(1, int(high / 1e9 / step + 1e-9) + 1)
+    return [(round(_y(i * step * 1e9, high), 1), f"{i * step:g}") for i in whole]
+
+
+def _lines(levels: list[tuple[float, str]]) -> Safe:
+    return join(element("line", class_="grid", x1="0", x2="100%", y1=y, y2=y) for y, _ in levels)
+
+
+def _labels(levels: list[tuple[float, str]]) -> Safe:
+    """To be drawn last: no line crosses them, since their halo hides what lies under it."""
+    return join(element("text", text, class_="level", x=4, y=y - 4) for y, text in levels)
 
 
 def _curve(kind: str, curve: list[tuple[float, float]], high: float, scale: Linear) -> Safe:

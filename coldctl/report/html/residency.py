@@ -11,7 +11,7 @@ from coldctl.report.html.markup import NOTHING, Safe, element, join
 from coldctl.report.html.scale import Linear
 from coldctl.report.html.section import section
 from coldctl.results.bench import BenchResult, ResidencyMap
-from coldctl.units import format_share
+from coldctl.units import format_share, format_size
 
 CELLS = 200
 SHOWN = 8
@@ -28,10 +28,18 @@ def residency_section(result: BenchResult) -> Safe:
     return section(
         "Residency before and after",
         "What of the checkpoint was in the page cache, file after file from left to right: the higher the fill, the "
-        "more of that part. Direct reads leave the cache as it was.",
+        "more of that part. Direct reads leave the cache as it was." + _sampled(result),
         element("ul", *drawn[:SHOWN], _axis(), class_="chart"),
         more if len(drawn) > SHOWN else None,
     )
+
+
+def _sampled(result: BenchResult) -> str:
+    """By how much the runs' residency may be off, at most; nothing where the kernel told all of it exactly."""
+    bound_bytes = max((run.resident_bound_bytes or 0 for run in result.runs), default=0)
+    if not bound_bytes:
+        return ""
+    return f" Pages were sampled: what was in memory before a run is known within {format_size(bound_bytes)}."
 
 
 def _axis() -> Safe:

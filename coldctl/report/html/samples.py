@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from coldctl.report.html.chart import Row, chart, dot, legend, percent
-from coldctl.report.html.facts import name_of, peers, ranked, runs_of
+from coldctl.report.html.facts import name_of, peers
 from coldctl.report.html.markup import Child, Safe, element, join
 from coldctl.report.html.scale import Scale, around
 from coldctl.report.html.section import CACHES, section
-from coldctl.report.runs import cache_states
+from coldctl.report.runs import cache_states, ranked, runs_of
 from coldctl.results.bench import BenchResult, BenchRun, CacheState, Summary
 from coldctl.units import format_moment
 

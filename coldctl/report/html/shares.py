@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from coldctl.report.html.chart import Row, bar, chart
-from coldctl.report.html.facts import limit_rate, limit_words, name_of, peers, ranked
+from coldctl.report.html.facts import limit_rate, limit_words, name_of, peers
 from coldctl.report.html.markup import NOTHING, Safe, element, join
 from coldctl.report.html.scale import Linear, Scale, linear
 from coldctl.report.html.section import CACHES, section
-from coldctl.report.runs import cache_states
+from coldctl.report.runs import cache_states, ranked
 from coldctl.report.text.bench_phrases import NO_LIMIT, has_no_limit
 from coldctl.results.bench import BenchResult, CacheState, Summary
 from coldctl.units import format_rate, format_ratio

@@ -17,7 +17,12 @@ def data_table(caption: str, head: Sequence[str], rows: Sequence[Sequence[Child]
         element("tbody", *(_row(row) for row in rows)),
         class_=class_,
     )
-    return element("div", table, class_="scroll", role="region", aria_label=caption, tabindex=0)
+    return scrolling(caption, table)
+
+
+def scrolling(label: str, table: Safe) -> Safe:
+    """The box of a table, which scrolls where the screen is too narrow for it."""
+    return element("div", table, class_="scroll", role="region", aria_label=label, tabindex=0)
 
 
 def _row(row: Sequence[Child]) -> Safe:

@@ -8,9 +8,11 @@ from coldctl.report.html.facts import limit_rate, limit_words
 from coldctl.report.html.markup import NOTHING, Safe, element, join
 from coldctl.report.html.rates import rates
 from coldctl.report.html.scale import Linear
-from coldctl.report.html.section import section
+from coldctl.report.html.section import section, sentence
 from coldctl.report.html.stages import stage_table
 from coldctl.report.html.tracks import CELLS, Track, tracks
+from coldctl.report.runs import summary_of
+from coldctl.report.text.bench_phrases import beside_rounds, outside_rounds
 from coldctl.report.text.phrases import count
 from coldctl.results.bench import BenchResult, Timeline
 from coldctl.results.bench_runs import median_run
@@ -36,14 +38,18 @@ def timeline_section(result: BenchResult) -> Safe:
 
 def _one(result: BenchResult, timeline: Timeline) -> Safe:
     run = median_run(result.runs, timeline.contender, timeline.cache)
+    summary = summary_of(result, timeline)
+    beside = beside_rounds(timeline, summary) if summary else None
+    outside = outside_rounds(timeline, summary) if summary else None
     heading = element(
         "h3",
         timeline.contender,
         " ",
         element("span", timeline.cache, class_=f"tag {timeline.cache}"),
-        element("span", f" {format_moment(timeline.seconds)}", class_="muted"),
+        element("span", f" {beside or format_moment(timeline.seconds)}", class_="muted"),
     )
-    return join([heading, gantt(result, timeline), stage_table(run) if run else None])
+    mark = element("p", element("b", "▲ "), sentence(outside), class_="alarm") if outside else None
+    return join([heading, mark, gantt(result, timeline), stage_table(run) if run else None])
 
 
 def gantt(result: BenchResult, timeline: Timeline) -> Safe:
@@ -95,7 +101,7 @@ def _moments(timeline: Timeline, scale: Linear) -> list[tuple[str, str, float]]:
 
 def _limit(result: BenchResult, timeline: Timeline) -> tuple[str, float] | None:
     """The limit of its way to load, in words and in bytes per second."""
-    same = [each for each in result.summaries if (each.contender, each.cache) == (timeline.contender, timeline.cache)]
-    name = same[0].limit if same else None
+    summary = summary_of(result, timeline)
+    name = summary.limit if summary else None
     rate = limit_rate(result.limits, name)
     return (f"limit: {limit_words(name)}, {format_rate(rate)}", rate) if name and rate else None

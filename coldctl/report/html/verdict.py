@@ -8,12 +8,11 @@ from pathlib import PurePosixPath
 from coldctl.report.html.chart import bar, drawing, upright
 from coldctl.report.html.facts import limit_rate, limit_words
 from coldctl.report.html.markup import Safe, element, join
-from coldctl.report.html.memory import peak_of
 from coldctl.report.html.section import CACHES, sentence, stopped
-from coldctl.report.runs import cache_states, leading
+from coldctl.report.runs import cache_states, leading, peak_of_leading
 from coldctl.report.text.bench_phrases import before_load, peers_lead
 from coldctl.report.text.phrases import count
-from coldctl.results.bench import BenchResult, CacheState, HostMemory, Limits, Summary
+from coldctl.results.bench import BenchResult, CacheState, Limits, Summary
 from coldctl.units import format_duration, format_moment, format_rate, format_ratio, format_size
 
 
@@ -120,10 +119,9 @@ def _tiles(result: BenchResult) -> list[tuple[str, str, str]]:
         layers = count(len(result.attention_ready_seconds), "layer")
         figure = f"{format_moment(first)}, {format_moment(last)}"
         tiles.append(("Attention ready", figure, f"of the first layer, of the last of {layers}"))
-    if memory := _host_memory(result):
-        tiles.append(
-            ("Host memory, peak", format_size(memory.peak_anon_bytes), f"of the process, {before_load(memory)}")
-        )
+    if memory := peak_of_leading(result):
+        remark = f"the highest of all runs of the leading ways, {before_load(memory)} (page cache not counted)"
+        tiles.append(("Anonymous memory, peak", format_size(memory.peak_anon_bytes), remark))
     return tiles
 
 
@@ -138,13 +136,6 @@ def _bytes(result: BenchResult) -> list[tuple[str, str, str]]:
     told = [f"sum {content_sum} in {same:,} of {count(len(result.runs), 'run')}"]
     told += [f"others in {count(times, 'run')} of {name}" for name, times in others.items()]
     return [("Bytes", "not all the same" if others else "the same", "; ".join(told))]
-
-
-def _host_memory(result: BenchResult) -> HostMemory | None:
-    """At the highest peak of the leading ways."""
-    leaders = {summary.contender for cache in cache_states(result) if (summary := leading(result, cache))}
-    peaks = [peak for name in leaders if (peak := peak_of(result, name))]
-    return max(peaks, key=lambda peak: peak.peak_anon_bytes, default=None)
 
 
 def _tile(name: str, figure: str, remark: str) -> Safe:

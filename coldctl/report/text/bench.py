@@ -6,9 +6,9 @@ from collections import defaultdict
 
 from coldctl.report.bench_words import LIMITS
 from coldctl.report.escape import escape
-from coldctl.report.runs import cache_states
+from coldctl.report.runs import cache_states, peak_of_leading, ranked
 from coldctl.report.text.bench_cache import cache_lines
-from coldctl.report.text.bench_phrases import NO_LIMIT, NOTHING_JUDGED, has_no_limit
+from coldctl.report.text.bench_phrases import NO_LIMIT, NOTHING_JUDGED, before_load, bounds, has_no_limit
 from coldctl.report.text.phrases import count
 from coldctl.report.text.style import Style
 from coldctl.report.text.table import table
@@ -21,16 +21,18 @@ _NONE = "-"
 
 
 def render(result: BenchResult, style: Style) -> str:
-    """The machine; a row for each contender; the best of each cache state in detail; the limits; the verdict."""
-    lines = [
-        *_header(result),
-        *_loads(result, style),
-        *(line for cache in cache_states(result) for line in cache_lines(result, cache, style)),
-        *_limits(result.limits),
-        *(style.warning("note:") + f" {escape(note)}" for note in result.notes),
-        *_regressions(result, style),
+    """The machine; a row for each contender; the best of each cache state in detail; the limits; the verdict. Blocks
+    of lines with a blank one between them."""
+    blocks = [
+        _header(result),
+        _loads(result, style),
+        *(cache_lines(result, cache, style) for cache in cache_states(result)),
+        _memory(result),
+        _limits(result.limits),
+        [style.warning("note:") + f" {escape(note)}" for note in result.notes],
+        _regressions(result, style),
     ]
-    return "\n".join(lines) + "\n"
+    return "\n\n".join("\n".join(lines) for lines in blocks if lines) + "\n"
 
 
 def _header(result: BenchResult) -> list[str]:
@@ -82,7 +84,7 @@ def _loads(result: BenchResult, style: Style) -> list[str]:
     )
     rows: list[tuple[str, ...]] = [header]
     for cache in cache_states(result):
-        for summary in (each for each in result.summaries if each.cache == cache):
+        for summary in ranked(result, cache):
             name = escape(summary.contender + versions.get(summary.contender, ""), _NAME_LIMIT)
             far = [_seconds(getattr(summary, field)) for _, field in percentiles]
             rows += [(name, cache, *row) for row in _summary_rows(result, summary, far, style)]
@@ -95,7 +97,7 @@ def _summary_rows(result: BenchResult, summary: Summary, far: list[str], style: 
     """A row for the runs that loaded, and one for those that failed."""
     rows: list[tuple[str, ...]] = []
     if summary.runs:
-        spread = f"[{_seconds(summary.min_seconds)} - {_seconds(summary.max_seconds)}]"
+        spread = f"[{_seconds(summary.min_seconds)} - {_seconds(summary.max_seconds)}]" if summary.runs > 1 else "1 run"
         rate = "not measured" if summary.bytes_per_second is None else format_rate(summary.bytes_per_second)
         rows.append((_seconds(summary.median_seconds), spread, *far, rate, _share(result, summary)))
     if summary.failed:
@@ -115,6 +117,14 @@ def _share(result: BenchResult, summary: Summary) -> str:
     if summary.limit is None or summary.limit_share is None:
         return "not measured"
     return f"{format_ratio(summary.limit_share)} of {LIMITS.get(summary.limit, escape(summary.limit, _NAME_LIMIT))}"
+
+
+def _memory(result: BenchResult) -> list[str]:
+    memory = peak_of_leading(result)
+    if memory is None:
+        return []
+    peak = f"peak {format_size(memory.peak_anon_bytes)}, the highest of all runs of the leading ways"
+    return ["anonymous memory of the process (page cache not counted)", f"  {peak}, {before_load(memory)}"]
 
 
 def _limits(limits: Limits) -> list[str]:
@@ -139,7 +149,7 @@ def _regressions(result: BenchResult, style: Style) -> list[str]:
     rows = [_regression(each, style) for each in result.regressions]
     regressed = sum(each.regressed for each in result.regressions)
     verdict = style.bad(count(regressed, "regression")) if regressed else style.good("no regression")
-    return ["seconds against the baseline's", *table(rows), verdict]
+    return ["against the baseline", *table(rows), verdict]
 
 
 def _regression(regression: Regression, style: Style) -> tuple[str, ...]:
@@ -147,6 +157,6 @@ def _regression(regression: Regression, style: Style) -> tuple[str, ...]:
     return (
         escape(regression.contender, _NAME_LIMIT),
         regression.cache,
-        f"{regression.ratio:.2f} x ({regression.low:.2f}-{regression.high:.2f})",
+        f"takes {regression.ratio:.2f} times as long ({bounds(regression)})",
         f"{verdict}: {escape(regression.reason, _REASON_LIMIT)}",
     )

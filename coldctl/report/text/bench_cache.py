@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from coldctl.report.bench_words import STAGES, stage_rate
 from coldctl.report.escape import escape, escape_name
 from coldctl.report.runs import leading
-from coldctl.report.text.bench_phrases import before_load, peers_lead
+from coldctl.report.text.bench_phrases import bounds, peers_lead
 from coldctl.report.text.phrases import count
 from coldctl.report.text.style import Style
 from coldctl.report.text.table import table
@@ -19,14 +19,15 @@ from coldctl.units import format_moment, format_rate, format_ratio, format_share
 
 
 def cache_lines(result: BenchResult, cache: CacheState, style: Style) -> list[str]:
-    """coldctl's best, or why none is named; ratios to peers; stages, bound, readiness and memory of one median run."""
+    """coldctl's best, or why none is named; ratios to peers; stages, bound, readiness, device of one median run."""
     lines = [cache, *_best(result, cache, style), *_peers(result, cache, style)]
     summary = leading(result, cache)
     run = None if summary is None else median_run(result.runs, summary.contender, cache)
     if summary is None or run is None:
         return [*lines, style.bad("  none of coldctl's own ways loaded")]
     bound = [f"  bound: {escape(summary.bound)}"] if summary.bound else []
-    return [*lines, *_run(run, style), *_stages(run), *bound, *_ready(run), *_memory(run, style)]
+    device = _device_memory(run.device_memory, style) if run.device_memory is not None else []
+    return [*lines, *_run(run, result.file_bytes, style), *_stages(run), *bound, *_ready(run), *device]
 
 
 def _best(result: BenchResult, cache: CacheState, style: Style) -> list[str]:
@@ -42,17 +43,17 @@ def _peers(result: BenchResult, cache: CacheState, style: Style) -> list[str]:
 
 def _peer(each: Comparison, style: Style) -> str:
     peer, lead = escape_name(each.peer), peers_lead(each)
-    ratio = f"  {escape_name(each.contender)}: {each.ratio:.2f} x {peer} ({each.low:.2f}-{each.high:.2f})"
+    fast = f"{each.ratio:.2f} times as fast as {peer}"
+    ratio = f"  {escape_name(each.contender)}: {fast} ({bounds(each)}, round by round)"
     return f"{ratio}: {style.warning(f'{peer} was faster')}, {lead}" if lead else ratio
 
 
-def _run(run: BenchRun, style: Style) -> Iterator[str]:
+def _run(run: BenchRun, file_bytes: int, style: Style) -> Iterator[str]:
     """How the run went that the stages are of."""
-    share = "unknown share" if run.resident_before_bytes is None else format_share(run.resident_before_bytes, run.bytes)
     parts = [
         f"{escape_name(run.contender)}, median run",
         f"mode {escape(run.mode)}" if run.mode and run.mode != run.contender else "",
-        f"{share} in memory before",
+        _in_memory_before(run, file_bytes),
         count(run.reader_streams, "reader") if run.reader_streams else "",
         f"{format_size(run.direct_bytes)} past the page cache" if run.direct_bytes else "",
         "" if run.cpu_seconds is None else f"{format_moment(run.cpu_seconds)} of CPU",
@@ -62,6 +63,14 @@ def _run(run: BenchRun, style: Style) -> Iterator[str]:
     if run.copies is not None and run.copies.fallback is not None:
         yield style.warning("  plain copies:") + f" {escape(run.copies.fallback)}"
     yield from (style.warning("  note:") + f" {escape(note)}" for note in run.notes)
+
+
+def _in_memory_before(run: BenchRun, file_bytes: int) -> str:
+    if run.resident_before_bytes is None:
+        return "unknown share in memory before"
+    known = f"{format_share(run.resident_before_bytes, file_bytes)} in memory before"
+    within_bytes = run.resident_bound_bytes
+    return f"{known} (sampled, within {format_size(within_bytes)})" if within_bytes else known
 
 
 def _stages(run: BenchRun) -> list[str]:
@@ -92,15 +101,6 @@ def _ready(run: BenchRun) -> list[str]:
         median = format_moment(statistics.median(ready))
         parts.append(f"attention of the first layer {first}, median {median}, of the last {last}")
     return [f"  ready: {'; '.join(parts)}"] if parts else []
-
-
-def _memory(run: BenchRun, style: Style) -> list[str]:
-    lines = []
-    if (host := run.host_memory) is not None:
-        lines.append(f"  host memory: peak of the process {format_size(host.peak_anon_bytes)}, {before_load(host)}")
-    if run.device_memory is not None:
-        lines += _device_memory(run.device_memory, style)
-    return lines
 
 
 def _device_memory(memory: DeviceMemory, style: Style) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Protocol
 
-from coldctl.errors import ColdctlError, RefusedError
+from coldctl.errors import ColdctlError
 from coldctl.jobs.bench.child import peers
 from coldctl.jobs.bench.child.clock import Clock
 from coldctl.jobs.bench.child.content import Tensor, content_sum
@@ -54,8 +54,6 @@ class PeerLoad:
 
 
 def _outcome(task: Task) -> Outcome:
-    if task.peer and (refusal := peers.refusal(task.peer, task.files, task.device)):
-        raise RefusedError(refusal)
     clock = Clock()
     load = _imported(task, clock)
     target = open_target(task.device, task.memory_fraction, clock)

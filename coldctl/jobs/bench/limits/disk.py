@@ -20,6 +20,7 @@ from coldctl.events import Events
 from coldctl.jobs.bench.cache_state import make_cold, residency_of
 from coldctl.jobs.bench.counted import Clocked
 from coldctl.loader.format.checkpoint import Checkpoint
+from coldctl.loader.host.budget import budget
 from coldctl.loader.host.mounts import filesystem_of
 from coldctl.loader.pages.evict import IN_MEMORY
 from coldctl.loader.plan import Segment
@@ -97,9 +98,13 @@ class _Disk:
         return DiskRates(direct, depth, buffered, reasons)
 
     def _best(self, widths: Sequence[int], rate_of: Callable[[int], float]) -> tuple[float, int]:
-        """The best rate of the passes that were cold, and its width. Raises EnvironmentLacksError where none was."""
+        """The best rate of the passes that were cold, and its width. None takes more than half of the memory that is
+        free. Raises EnvironmentLacksError where there was none."""
         begun_seconds, rates = time.perf_counter(), list[tuple[float, int]]()
+        lacks: str | None = "too little memory is free"
         for turn, width in itertools.product(range(TURNS), widths):
+            if width * PIECE_BYTES > budget().headroom_bytes // 2:
+                continue
             if turn and time.perf_counter() - begun_seconds > MOST_SECONDS:
                 break
             lacks = self._lacks_cold()

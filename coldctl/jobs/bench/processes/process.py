@@ -16,13 +16,16 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from coldctl.errors import EnvironmentLacksError
+from coldctl.errors import EnvironmentLacksError, from_os_error
 from coldctl.events import Events
+from coldctl.units import MIB, format_size
 
 _LOOK_SECONDS = 0.02
 _LAST_LINE_BYTES = 4096
 _LONGEST_LINE = 400
 _END_SECONDS = 5.0
+_MOST_WRITTEN_BYTES = 64 * MIB
+"""What a child may write is in memory that counts for nobody, so that the kernel would kill who reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ class Deadline:
 @dataclass(frozen=True, slots=True)
 class Ended:
     """`died` is null for a child that ended by itself with exit code 0, and else says how it ended and what it said
-    last; `killed` when a signal was the end. `document` is all that it wrote."""
+    last; `killed` when a signal was the end. `document` is all that it wrote, and nothing of one that was killed."""
 
     document: bytes
     died: str | None
@@ -64,11 +67,11 @@ def run_child(
         child = _start(command, task, outcome, messages, environment)
         try:
             with watching(child.pid):
-                in_time = _wait(child, deadline, events)
+                why_killed = _wait(child, deadline, [outcome, messages], events)
         finally:
             _end_group(child)
-        killed = not in_time or child.returncode < 0
-        return Ended(_all_of(outcome), _how_it_died(child, deadline, messages, in_time), killed)
+        killed = bool(why_killed) or child.returncode < 0
+        return Ended(b"" if killed else _all_of(outcome), _how_it_died(child, messages, why_killed), killed)
 
 
 def _in_memory(name: str) -> BinaryIO:
@@ -84,20 +87,23 @@ def _start(
             command, stdin=task, stdout=outcome, stderr=messages, env=environment, start_new_session=True
         )
     except OSError as error:
-        raise EnvironmentLacksError(
-            f"cannot start a process for a load: {error.strerror}", hint="raise the limit of processes (ulimit -u)"
-        ) from error
+        why = from_os_error(error, "start", "a process for a load")
+        raise EnvironmentLacksError(why.message, hint=why.hint) from error
 
 
-def _wait(child: subprocess.Popen[bytes], deadline: Deadline, events: Events) -> bool:
-    """Until the child ends; whether it did before the deadline. It stays a zombie, so that its group keeps its name."""
+def _wait(
+    child: subprocess.Popen[bytes], deadline: Deadline, written: Sequence[BinaryIO], events: Events
+) -> str | None:
+    """Until the child ends, or is to be killed, and then why. It stays a zombie, so that its group keeps its name."""
     until_seconds = time.monotonic() + deadline.seconds
     while os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         events.raise_if_stopped()
         if time.monotonic() > until_seconds:
-            return False
+            return f"did not end within {deadline.reason}"
+        if any(os.fstat(file.fileno()).st_size > _MOST_WRITTEN_BYTES for file in written):
+            return f"wrote more than {format_size(_MOST_WRITTEN_BYTES)} to its stdout or stderr"
         time.sleep(_LOOK_SECONDS)
-    return True
+    return None
 
 
 def _end_group(child: subprocess.Popen[bytes]) -> None:
@@ -108,15 +114,15 @@ def _end_group(child: subprocess.Popen[bytes]) -> None:
         child.wait(_END_SECONDS)
 
 
-def _how_it_died(child: subprocess.Popen[bytes], deadline: Deadline, messages: BinaryIO, in_time: bool) -> str | None:
-    if in_time and child.returncode == 0:
+def _how_it_died(child: subprocess.Popen[bytes], messages: BinaryIO, why_killed: str | None) -> str | None:
+    if child.returncode == 0 and not why_killed:
         return None
-    return ": ".join(filter(None, [_ending(child, deadline, in_time), _last_line(messages)]))
+    return ": ".join(filter(None, [_ending(child, why_killed), _last_line(messages)]))
 
 
-def _ending(child: subprocess.Popen[bytes], deadline: Deadline, in_time: bool) -> str:
-    if not in_time:
-        return f"did not end within {deadline.reason}, and was killed"
+def _ending(child: subprocess.Popen[bytes], why_killed: str | None) -> str:
+    if why_killed:
+        return f"{why_killed}, and was killed"
     if child.returncode < 0:
         return f"was killed by {_name_of(-child.returncode)}"
     return f"ended with exit code {child.returncode}"

@@ -68,8 +68,8 @@ def document_of(task: Task) -> bytes:
 
 def outcome_of(ended: Ended) -> Outcome:
     """What the child wrote. One that was ended by a signal is not believed, whatever it wrote before."""
-    if ended.died and (ended.killed or not ended.document):
-        return Outcome(error=f"its process {ended.died}")
+    if not ended.document:
+        return Outcome(error=f"its process {ended.died or 'ended without an answer'}")
     try:
         outcome = msgspec.json.decode(ended.document, type=Outcome)
     except msgspec.DecodeError as error:

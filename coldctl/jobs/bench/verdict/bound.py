@@ -5,7 +5,9 @@ The explanations are tried in an order, and the first that the figures support i
 
 from __future__ import annotations
 
-from coldctl.jobs.bench.verdict.evidence import Evidence
+import math
+
+from coldctl.jobs.bench.verdict.evidence import Evidence, Rates
 from coldctl.jobs.bench.verdict.remedies import (
     past_busy_cpus,
     past_limit,
@@ -47,15 +49,13 @@ _BEFORE_THE_LOAD = {
 }
 
 
-def bound_of(
-    contender: Contender, run: BenchRun, limits: Limits, *, median_seconds: float, device: str, cpus: int
-) -> str:
+def bound_of(contender: Contender, run: BenchRun, limits: Limits, tried: Rates, *, device: str, cpus: int) -> str:
     """The sentence for a run that succeeded, the one of `contender` in the middle of its cache state.
 
-    `median_seconds` is the median there, `device` is `cpu` or a GPU, and `cpus` counts those that the process may use.
-    The sentence says nothing that was not measured, and "not known" where the figures show nothing.
+    `tried` has what coldctl's own modes gave there, `device` is `cpu` or a GPU, and `cpus` counts those that the
+    process may use. The sentence says nothing that was not measured, and "not known" where the figures show nothing.
     """
-    load = Evidence(contender, run, median_seconds, limits, device != "cpu", cpus)
+    load = Evidence(contender, run, limits, tried, device != "cpu", cpus)
     held_by = next(filter(None, (explain(load) for explain in _EXPLANATIONS)), None) or _not_known(load)
     start_up = _start_up(load)
     return f"{start_up}; the load itself: {held_by}" if start_up else held_by
@@ -78,14 +78,18 @@ def _way_of_reading(load: Evidence) -> str | None:
     if not (load.is_own and load.run.cache == "cold" and load.run.direct_bytes is not None and direct and buffered):
         return None
     if reads_directly(load.run):
-        name, own, other = "disk_direct", direct, buffered
-        others = f"reads through the page cache (mode {'ring' if load.on_device else 'buffered'})"
+        name, own, other, others = "disk_direct", direct, buffered, "reads through the page cache"
+        mode = "ring" if load.on_device else "buffered"
     else:
-        name, own, other, others = "disk_buffered", buffered, direct, "direct reads (mode direct)"
+        name, own, other, others = "disk_buffered", buffered, direct, "direct reads"
+        mode = "direct"
     if AT_LIMIT_SHARE * other <= own or load.bytes_per_second < AT_LIMIT_SHARE * own:
         return None
+    if load.tried.get(mode, math.inf) <= load.bytes_per_second:
+        return None
     share = format_ratio(load.bytes_per_second / own)
-    return f"the way of reading: {share} of {_GIVES[name]}; {others} got {other / own:.2f} times as much"
+    gave = f"{others} gave {other / own:.2f} times as much when that was measured (mode {mode})"
+    return f"the way of reading: {share} of {_GIVES[name]}; {gave}"
 
 
 def _one_stage(load: Evidence) -> str | None:
@@ -110,7 +114,7 @@ def _small_tensors(load: Evidence) -> str | None:
     tensors, nbytes = load.run.tensors, load.run.bytes
     if load.run.mode != "per-tensor" or not tensors or nbytes >= SMALL_TENSOR_BYTES * tensors:
         return None
-    each = f"{format_size(nbytes // tensors)} and {format_moment(load.median_seconds / tensors)} each on average"
+    each = f"{format_size(nbytes // tensors)} and {format_moment(load.seconds / tensors)} each on average"
     mode = "ring" if load.on_device else "buffered"
     return f"small tensors: {tensors:,} one by one, {each}; mode {mode} takes many at once"
 
@@ -127,9 +131,9 @@ def _copying_to_device(load: Evidence) -> str | None:
 
 def _cpus(load: Evidence) -> str | None:
     used_seconds = load.run.cpu_seconds
-    if not used_seconds or used_seconds < BUSY_SHARE * load.cpus * load.run_seconds:
+    if not used_seconds or used_seconds < BUSY_SHARE * load.cpus * load.seconds:
         return None
-    return f"the CPUs: {used_seconds / load.run_seconds:.1f} of {load.cpus} busy all the while; {past_busy_cpus(load)}"
+    return f"the CPUs: {used_seconds / load.seconds:.1f} of {load.cpus} busy all the while; {past_busy_cpus(load)}"
 
 
 def _reading(load: Evidence) -> str | None:
@@ -145,7 +149,7 @@ def _reading(load: Evidence) -> str | None:
     at = f", at {format_ratio(share)} of {_GIVES[limit.name]}" if limit and share else ""
     alone_text = format_ratio(alone) + (" of the load with no copy under way" if load.on_device else " of the load")
     source = "the disk" if load.comes_off_disk else "the page cache"
-    remedy = past_reading(load, at_limit=share is not None and share >= AT_LIMIT_SHARE)
+    remedy = past_reading(load, at_limit=None if share is None else share >= AT_LIMIT_SHARE)
     return f"reading from {source}: {alone_text}{at}; {remedy}"
 
 
@@ -162,11 +166,11 @@ def _start_up(load: Evidence) -> str | None:
     """What comes before the load, where it takes longer than the load."""
     parts = {told: seconds for name, told in _BEFORE_THE_LOAD.items() if (seconds := load.stage_seconds(name))}
     total_seconds = sum(parts.values())
-    if total_seconds <= load.median_seconds:
+    if total_seconds <= load.seconds:
         return None
     listed = ", ".join(f"{told} {format_moment(seconds)}" for told, seconds in parts.items())
     took = f"{format_moment(total_seconds)} before the first byte ({listed})"
-    return f"start-up: {took}, the load {format_moment(load.median_seconds)}; a process that is kept pays for it once"
+    return f"start-up: {took}, the load {format_moment(load.seconds)}; a process that is kept pays for it once"
 
 
 _EXPLANATIONS = (_at_limit, _way_of_reading, _one_stage, _small_tensors, _copying_to_device, _cpus, _reading)

@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coldctl.jobs.bench.verdict.yardstick import Limit, Yardstick, reads_directly, yardstick
 from coldctl.results.bench import BenchRun, Contender, Limits
 
+Rates = Mapping[str, float]
+"""Bytes per second by mode: the path that was taken."""
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """`run` is the one in the middle, of `contender`; the lower one of two, while `median_seconds` is the median.
+    """`run` is the one in the middle, of `contender`; `tried` is what coldctl's own modes gave in the same cache state.
 
-    `cpus` are those that the process may use. Shares of stages are of the run's own seconds, 0 for what was not
-    measured; how long the load took is the median.
+    `cpus` are those that the process may use. Shares of stages are of the run's seconds, 0 for what was not measured.
     """
 
     contender: Contender
     run: BenchRun
-    median_seconds: float
     limits: Limits
+    tried: Rates
     on_device: bool
     cpus: int
 
     @property
-    def run_seconds(self) -> float:
+    def seconds(self) -> float:
         assert self.run.seconds, "a run that succeeded took time"
         return self.run.seconds
 
     @property
     def bytes_per_second(self) -> float:
-        return self.run.bytes / self.median_seconds
+        return self.run.bytes / self.seconds
 
     @property
     def yardstick(self) -> Yardstick:
@@ -49,7 +52,7 @@ class Evidence:
 
     def share(self, name: str) -> float:
         """How long the stage went on."""
-        return self.stage_seconds(name) / self.run_seconds
+        return self.stage_seconds(name) / self.seconds
 
     def stage_limit_share(self, name: str, limit: Limit | None) -> float | None:
         """How fast the stage was while it went on, as a share of the limit."""

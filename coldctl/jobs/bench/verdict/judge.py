@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import median
 from typing import NamedTuple
 
 from coldctl.jobs.bench.verdict.bound import bound_of
+from coldctl.jobs.bench.verdict.evidence import Rates
 from coldctl.jobs.bench.verdict.spread import LEAST_ROUNDS, Ratio, median_ratio, percentile
 from coldctl.jobs.bench.verdict.yardstick import yardstick
 from coldctl.results.bench import BenchRun, Best, CacheState, Comparison, Contender, Limits, Summary
@@ -18,8 +18,9 @@ def summaries(
 ) -> list[Summary]:
     """One for each contender in each cache state in which it ran. `cpus` are those that the process may use."""
     return [
-        _summary(contender, cache, own, limits, device, cpus)
+        _summary(contender, cache, own, limits, tried, device, cpus)
         for cache in cache_states(runs)
+        for tried in [_tried(contenders, runs, cache)]
         for contender in contenders
         if (own := runs_of(runs, contender.name, cache))
     ]
@@ -67,23 +68,29 @@ def uncompared(contenders: Sequence[Contender], runs: Sequence[BenchRun]) -> lis
 
 
 def _summary(
-    contender: Contender, cache: CacheState, runs: Sequence[BenchRun], limits: Limits, device: str, cpus: int
+    contender: Contender,
+    cache: CacheState,
+    runs: Sequence[BenchRun],
+    limits: Limits,
+    tried: Rates,
+    device: str,
+    cpus: int,
 ) -> Summary:
     seconds = [run.seconds for run in runs if succeeded(run) and run.seconds]
     failed = [run for run in runs if not succeeded(run)]
-    middle, median_seconds = median_run(runs, contender.name, cache), median(seconds) if seconds else None
+    middle = median_run(runs, contender.name, cache)
     rate = limit = bound = None
-    if middle and median_seconds:
-        rate = middle.bytes / median_seconds
+    if middle:
+        rate = middle.bytes_per_second
         limit = yardstick(middle, limits, on_device=device != "cpu").limit
-        bound = bound_of(contender, middle, limits, median_seconds=median_seconds, device=device, cpus=cpus)
+        bound = bound_of(contender, middle, limits, tried, device=device, cpus=cpus)
     return Summary(
         contender=contender.name,
         cache=cache,
         runs=len(seconds),
         failed=len(failed),
         error=failed[0].error if failed else None,
-        median_seconds=median_seconds,
+        median_seconds=middle.seconds if middle else None,
         min_seconds=min(seconds, default=None),
         max_seconds=max(seconds, default=None),
         p90_seconds=percentile(seconds, 90),
@@ -93,6 +100,16 @@ def _summary(
         limit_share=rate / limit.bytes_per_second if limit and rate is not None else None,
         bound=bound,
     )
+
+
+def _tried(contenders: Sequence[Contender], runs: Sequence[BenchRun], cache: CacheState) -> Rates:
+    """The rate of the fastest of coldctl's own ways of each mode, by their medians."""
+    rates: dict[str, float] = {}
+    for name in reversed(ways(contenders, runs, cache, "coldctl")):
+        middle = median_run(runs, name, cache)
+        if middle and middle.mode and middle.bytes_per_second:
+            rates[middle.mode] = middle.bytes_per_second
+    return rates
 
 
 def _best(cache: CacheState, loaded: Mapping[str, SecondsByRound]) -> Best:

@@ -10,19 +10,22 @@ from coldctl.results.bench import BenchRun, Contender, HostFacts, Regression
 from coldctl.results.bench_runs import cache_states, seconds_by_round
 from coldctl.units import format_ratio
 
+MAX_REGRESSION = 0.1
+
 
 def regressions(
-    baseline: Baseline, runs: Sequence[BenchRun], contenders: Sequence[Contender], max_regression: float
+    baseline: Baseline, runs: Sequence[BenchRun], contenders: Sequence[Contender], max_regression: float | None
 ) -> list[Regression]:
     """Every way with LEAST_ROUNDS rounds and more on both sides; `unjudged` names the others.
 
     The samples were not taken in turns, so whatever else was different on that day counts as well. `max_regression` is
-    how much slower than the baseline is allowed: 0.1 is 10 %. A peer that got slower is no regression of coldctl's,
-    and a sign that the machine did.
+    how much slower than the baseline is allowed: 0.1 is 10 %, and the default. A peer that got slower is no regression
+    of coldctl's, and a sign that the machine did.
     """
+    allowed = MAX_REGRESSION if max_regression is None else max_regression
     peers = {contender.name for contender in contenders if contender.kind == "peer"}
     return [
-        _judged(way, ratio_of_medians(list(now.values()), list(before.values())), max_regression, way[0] in peers)
+        _judged(way, ratio_of_medians(list(now.values()), list(before.values())), allowed, way[0] in peers)
         for way in _ways(runs, contenders)
         if len(now := seconds_by_round(runs, *way)) >= LEAST_ROUNDS
         and len(before := baseline.seconds_by_round(way)) >= LEAST_ROUNDS

@@ -20,13 +20,15 @@ def past_limit(name: str, load: Evidence) -> str:
 
 
 def past_disk(load: Evidence) -> str:
+    return f"a faster disk, or {_cache_first(load)}"
+
+
+def _cache_first(load: Evidence) -> str:
     if not load.is_own:
-        return "a faster disk, or the page cache warmed first (coldctl prewarm) if it reads through that"
+        return "the page cache warmed first (coldctl prewarm) if it reads through that"
     if load.contender.mode in ("direct", "gds"):
-        return (
-            "a faster disk, or mode auto with the page cache warmed first (coldctl prewarm), which this mode passes by"
-        )
-    return "warm the page cache first (coldctl prewarm), or a faster disk"
+        return "mode auto with the page cache warmed first (coldctl prewarm), which this mode passes by"
+    return "the page cache warmed first (coldctl prewarm)"
 
 
 def past_copying(load: Evidence) -> str:
@@ -50,15 +52,20 @@ def past_touching(load: Evidence) -> str:
     return "if that is what brings the pages, warm the page cache first (coldctl prewarm)"
 
 
-def past_reading(load: Evidence, *, at_limit: bool) -> str:
-    """Where most of the time goes into reads; `at_limit`: as fast as what they are measured by."""
+def past_reading(load: Evidence, *, at_limit: bool | None) -> str:
+    """Where most of the time goes into reads; `at_limit`: as fast as what they are measured by, null where nothing was
+    measured."""
     if not load.comes_off_disk:
         return past_copying(load)
+    if at_limit:
+        return past_disk(load)
     depth, streams = load.limits.disk_depth, load.run.reader_streams
     streams_are_readers = not load.on_device and load.run.mode not in _WITHOUT_STREAMS
-    if not at_limit and reads_directly(load.run) and streams_are_readers and depth and streams and streams < depth:
+    if reads_directly(load.run) and streams_are_readers and depth and streams and streams < depth:
         return f"the disk gave most to {depth} reads at once, and this was {streams} (--streams {depth})"
-    return past_disk(load)
+    if at_limit is None:
+        return _cache_first(load)
+    return f"{_cache_first(load)}; the disk gave more when it was measured alone, so look for what else was busy"
 
 
 def past_slow_copies(load: Evidence, limit_share: float | None) -> str:

@@ -30,7 +30,7 @@ class Ratio:
     high: float
 
     def __str__(self) -> str:
-        return f"{self.median:.3f} (95 %: {self.low:.3f} to {self.high:.3f})"
+        return f"{self.median:.2f} (95 %: {self.low:.2f} to {self.high:.2f})"
 
 
 def median_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Ratio:
