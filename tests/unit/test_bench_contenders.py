@@ -114,6 +114,17 @@ def test_peers_that_are_installed_run_with_their_version_and_the_others_are_note
     assert len(notes) == len(packages) - len(present)
 
 
+def test_what_says_nothing_to_a_mode_is_noted() -> None:
+    asked = BenchOptions("model", device="cpu", modes=("map", "buffered", "per-tensor"), streams=(1, 2))
+    ways, notes = contenders(asked)
+    assert [way.name for way in ways] == ["map", "buffered, 1 stream", "buffered, 2 streams", "per-tensor"]
+    assert notes == ["streams are not for mode map, per-tensor"]
+    _, notes = contenders(replace(asked, modes=("map",), chunks_bytes=(MIB,)))
+    assert notes == ["streams and chunks are not for mode map"]
+    assert contenders(replace(asked, streams=()))[1] == []
+    assert contenders(replace(asked, modes=("buffered",)))[1] == []
+
+
 @pytest.mark.parametrize(
     ("wish", "asked"),
     [

@@ -16,7 +16,7 @@ from coldctl.events import NULL, Events
 from coldctl.jobs.bench.counted import Clocked
 from coldctl.jobs.bench.destination import Destination, find_destination
 from coldctl.jobs.bench.limits.bus import Answer, Bus, answer_for, measure_bus, pinned_rates
-from coldctl.jobs.bench.limits.disk import measure_disk
+from coldctl.jobs.bench.limits.disk import DiskRates, measure_disk
 from coldctl.jobs.bench.limits.measured import better, deadline, measure_limits
 from coldctl.jobs.bench.limits.memory import block_bytes, measure_memcpy, thread_counts
 from coldctl.loader.format.checkpoint import Checkpoint, open_checkpoint
@@ -146,6 +146,27 @@ def test_a_file_that_stays_in_memory_tells_nothing_of_the_disk(checkpoint: Check
     for reason in rates.unmeasured.values():
         assert reason.startswith("the files cannot be had out of the page cache: ")
         assert "mapped by" in reason
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(("limit_bytes", "deepest"), [(40 * MIB, 4), (2 * MIB, None)])
+def test_a_small_cgroup_has_fewer_reads_under_way_and_none_where_there_is_no_room(
+    checkpoint: Checkpoint, limit_bytes: int, deepest: int | None
+) -> None:
+    """Each takes 4 MiB, and half of what is free is taken at most; 32 of them would have the kernel kill the job."""
+    with memory_cgroup(limit_bytes) as group:
+        rates = in_child(
+            lambda: measure_disk(checkpoint, NULL),
+            prepare=lambda: (group / "cgroup.procs").write_text(str(os.getpid())),
+        )
+    if deepest is None:
+        assert rates == DiskRates(
+            None, None, None, dict.fromkeys(("disk_direct", "disk_buffered"), "too little memory is free")
+        )
+    else:
+        assert rates.direct is not None
+        assert rates.depth is not None
+        assert rates.depth <= deepest
 
 
 @pytest.mark.root

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 
 from coldctl.errors import UsageError
@@ -41,9 +41,17 @@ def contenders(options: BenchOptions) -> tuple[list[Contender], list[str]]:
         if version is not None
     ]
     notes = [f"{peer} is not compared: {peers.BY_NAME[peer].distribution} is not installed" for peer in missing]
+    notes += _one_row_each(options, ours)
     if others and (unlike := [name for name in ("verify", "first_layers") if getattr(options, name)]):
         notes.append(f"only coldctl's own loads are made with {' and '.join(unlike)}, those of the peers without")
     return [_own(*settings) for settings in ours] + others, notes
+
+
+def _one_row_each(options: BenchOptions, ours: Iterable[Settings]) -> list[str]:
+    """A note of the modes that what was asked for says nothing to."""
+    asked = [what for what, values in (("streams", options.streams), ("chunks", options.chunks_bytes)) if values]
+    modes = [mode for mode in dict.fromkeys(mode for mode, *_ in ours) if mode in _WITHOUT_STREAMS_AND_CHUNKS]
+    return [f"{' and '.join(asked)} are not for mode {', '.join(modes)}"] if asked and modes else []
 
 
 def task_of(contender: Contender, options: BenchOptions, files: Sequence[str], *, spans: bool) -> Task:
