@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 EXIT_STATUS = exit_status(
     code_1="coldctl's own loads slower than allowed, beyond the spread",
-    code_3="loads of coldctl's own failed, or the baseline could judge none of them",
+    code_3="coldctl's own loads failed, or the baseline could judge none",
     code_5="no CUDA for the GPU that was asked for, or neither cold nor warm",
 )
 
