@@ -2,7 +2,7 @@
 
 A block that begins with ```console is a session: lines that start with "$ " are commands, which go on in lines that
 start with "> ", and the rest is their output. One that begins with ```console measured prints what differs from run to
-run: of that only the ways to load that were compared must be the same.
+run: of that only the ways to load that were compared must be the same, in whatever order.
 Parts between `<!-- generated: NAME -->` and `<!-- end -->` come from the code. To rewrite README.md after a change:
 
     python -m tests.docs.readme
@@ -60,7 +60,7 @@ class Step(NamedTuple):
     def constant(self) -> str:
         """The part of the output that is the same in every run."""
         if self.measured:
-            return "\n".join(" ".join(match.groups()) for match in _COMPARED.finditer(self.output))
+            return "\n".join(sorted(" ".join(match.groups()) for match in _COMPARED.finditer(self.output)))
         return varying_replaced(self.output)
 
 
