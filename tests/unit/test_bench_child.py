@@ -27,19 +27,12 @@ from coldctl.jobs.bench.task import Outcome, Task
 from tests.bench_content import total_of_folder
 from tests.bench_tasks import task
 from tests.cli.process import run_python
-from tests.loads import PATIENCE_SECONDS, layer, save_mixed
+from tests.loads import PATIENCE_SECONDS, layer
 from tests.standin import StandIn
 from tests.tiny import Made, made, read_folder, write_sharded
 
 MIB = 1 << 20
 CHILD = ("-m", "coldctl.jobs.bench.child")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("mixed")
-    save_mixed(made)
-    return made
 
 
 @pytest.fixture(scope="module")
