@@ -10,6 +10,7 @@ from dataclasses import replace
 from coldctl.errors import EnvironmentLacksError
 from coldctl.events import NULL, Events
 from coldctl.jobs.bench.afterwards import noted
+from coldctl.jobs.bench.brought import amounts_of
 from coldctl.jobs.bench.checks import check, check_for_host
 from coldctl.jobs.bench.contenders import contenders
 from coldctl.jobs.bench.destination import Destination, find_destination
@@ -19,7 +20,7 @@ from coldctl.jobs.bench.machine.host_facts import host_facts
 from coldctl.jobs.bench.options import BenchOptions
 from coldctl.jobs.bench.processes.allocator import allocator_environment
 from coldctl.jobs.bench.processes.runner import Runner
-from coldctl.jobs.bench.rounds import Rounds, amounts_of
+from coldctl.jobs.bench.rounds import Rounds
 from coldctl.jobs.bench.timelines import timelines
 from coldctl.jobs.bench.verdict import judge
 from coldctl.jobs.bench.verdict.baseline import Baseline, read_baseline, require_comparable

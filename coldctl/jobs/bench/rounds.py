@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from coldctl.errors import EnvironmentLacksError, InputError
 from coldctl.events import Events
+from coldctl.jobs.bench.brought import amounts_of, held_to_reference
 from coldctl.jobs.bench.cache_state import Prepared, prepare, residency_of
 from coldctl.jobs.bench.child import peers
 from coldctl.jobs.bench.contenders import task_of
@@ -16,18 +16,7 @@ from coldctl.jobs.bench.pace import Pace
 from coldctl.jobs.bench.processes.runner import Ran, Runner
 from coldctl.jobs.bench.task import Outcome
 from coldctl.loader.format.checkpoint import Checkpoint
-from coldctl.loader.format.layout import is_filler
 from coldctl.results.bench import BenchRun, CacheState, Contender
-
-Amount = tuple[int, int]
-"""Tensors, and their bytes."""
-
-
-def amounts_of(checkpoint: Checkpoint) -> list[Amount]:
-    """What a load may bring: all tensors but coldctl's fillers, or those as well, which no other reader knows."""
-    every = list(checkpoint.tensors())
-    kept = [tensor for tensor in every if not is_filler(tensor)]
-    return [(len(tensors), sum(tensor.nbytes for tensor in tensors)) for tensors in (kept, every)]
 
 
 class Rounds:
@@ -47,7 +36,8 @@ class Rounds:
         A cache state that the checkpoint's files cannot be brought into is left out, and a peer that cannot load them
         fails once in each. Raises StoppedError.
         """
-        pace = Pace(self.options.rounds, len(contenders) * len(self.options.caches), self._events)
+        able = [contender for contender in contenders if not self._refusal(contender)]
+        pace = Pace(self.options.rounds, len(able) * len(self.options.caches), self._events)
         pace.round(0)
         runs = []
         for cache in self.options.caches:
@@ -56,7 +46,6 @@ class Rounds:
                 continue
             runs += [self._run(contender, cache, 0, pace) for contender in contenders]
         had = [cache for cache in self.options.caches if cache not in self.left_out]
-        able = [contender for contender in contenders if not self._refusal(contender)]
         turns = [(contender, cache) for cache in had for contender in able]
         for number in range(1, self.options.rounds if turns else 1):
             pace.round(number)
@@ -69,15 +58,11 @@ class Rounds:
         return prepare(cache, self.files, self._events)
 
     def _run(self, contender: Contender, cache: CacheState, number: int, pace: Pace) -> BenchRun:
-        run = self._refused(contender, cache, number) or self._loaded(contender, cache, number)
+        if refusal := self._refusal(contender):
+            return _bench_run(contender, cache, number, _failed(refusal), Prepared(None, None, None), None)
+        run = self._loaded(contender, cache, number)
         pace.load()
         return run
-
-    def _refused(self, contender: Contender, cache: CacheState, number: int) -> BenchRun | None:
-        refusal = self._refusal(contender)
-        if not refusal:
-            return None
-        return _bench_run(contender, cache, number, _failed(refusal), Prepared(None, None, None), None)
 
     def _refusal(self, contender: Contender) -> str | None:
         own = contender.kind == "coldctl"
@@ -93,36 +78,6 @@ class Rounds:
             return _bench_run(contender, cache, number, _failed(f"not {cache}: {before.lacks}"), before, None)
         ran = self.runner.run(task_of(contender, self.options, self.files, spans=False))
         return _bench_run(contender, cache, number, ran, before, _resident_bytes(read))
-
-
-def held_to_reference(
-    runs: Sequence[BenchRun], contenders: Sequence[Contender], amounts: Collection[Amount]
-) -> list[BenchRun]:
-    """`runs`, those failed that brought another amount than one of `amounts`, or other bytes than the first of
-    coldctl's own that succeeded: their times are none of a load of this checkpoint."""
-    own = {contender.name for contender in contenders if contender.kind == "coldctl"}
-    held = [_held_to_amounts(run, amounts) for run in runs]
-    reference = next((run.content_sum for run in held if run.error is None and run.contender in own), None)
-    return [_held_to_sum(run, reference) for run in held]
-
-
-def _held_to_amounts(run: BenchRun, amounts: Collection[Amount]) -> BenchRun:
-    if run.error is not None or (run.tensors, run.bytes) in amounts:
-        return run
-    tensors, nbytes = next(iter(amounts))
-    found = f"{run.tensors:,} tensors and {run.bytes:,} bytes"
-    return _discounted(run, f"brought {found}, and not the {tensors:,} and {nbytes:,} of the checkpoint")
-
-
-def _held_to_sum(run: BenchRun, reference: str | None) -> BenchRun:
-    if run.error is not None or reference in (None, run.content_sum):
-        return run
-    told = f"brought other bytes: their sum is {run.content_sum}, and not that of coldctl's first load"
-    return _discounted(run, told)
-
-
-def _discounted(run: BenchRun, error: str) -> BenchRun:
-    return replace(run, error=error, seconds=None, loaded_seconds=None, bytes_per_second=None)
 
 
 def _resident_bytes(files: Sequence[str]) -> int | None:
