@@ -1,0 +1,167 @@
+"""Writing a whole checkpoint anew: shards from a plan, sidecars, manifest and index, all of it or nothing."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from coldctl.errors import from_os_error
+from coldctl.events import Events
+from coldctl.jobs.repack import record
+from coldctl.jobs.repack.apart import check_harmless
+from coldctl.jobs.repack.names import check_distinct, check_text, of_index
+from coldctl.jobs.repack.shards import reading_order
+from coldctl.jobs.repack.target import check_target
+from coldctl.loader import plan, reader
+from coldctl.loader.atomic import Staging
+from coldctl.loader.format import manifest, sidecars
+from coldctl.loader.format.checkpoint import Checkpoint
+from coldctl.loader.format.extents import extents
+from coldctl.loader.regular import open_regular
+from coldctl.loader.sink import Digests, Tee
+from coldctl.loader.writer import NewShard, ShardWriter
+from coldctl.results.facts import Extents, SkippedFile
+from coldctl.results.repack import RepackedFile
+from coldctl.units import MIB
+
+
+class Rewrite(NamedTuple):
+    """What is to be written of `checkpoint`: its new shards, the sidecars that come along, and what the manifest says
+    of the layout."""
+
+    checkpoint: Checkpoint
+    shards: list[NewShard]
+    sidecars: list[str]
+    skipped: list[SkippedFile]
+    layout: manifest.Layout
+
+    @property
+    def fillers(self) -> int:
+        return sum(home.source is None for shard in self.shards for home in shard.homes)
+
+    @property
+    def names(self) -> list[str]:
+        """Every file to be written, in the order in which they may appear: what loaders look for comes last."""
+        shards = [shard.name for shard in self.shards]
+        if self.index_name is None:
+            return [*self.sidecars, manifest.NAME, *shards]
+        return [*self.sidecars, *shards, manifest.NAME, self.index_name]
+
+    @property
+    def names_in_json(self) -> list[str]:
+        return [shard.name for shard in self.shards] + ([self.index_name] if self.index_name else [])
+
+    @property
+    def index_name(self) -> str | None:
+        return of_index(self.checkpoint, len(self.shards))
+
+    @property
+    def tensor_bytes(self) -> int:
+        return sum(home.placed.nbytes for shard in self.shards for home in shard.homes if home.source is not None)
+
+    @property
+    def size_bytes(self) -> int:
+        """What the target needs; the sizes of manifest and index are not known yet, and small."""
+        root = self.checkpoint.root
+        return sum(shard.size_bytes for shard in self.shards) + sum(
+            os.path.getsize(os.path.join(root, name)) for name in self.sidecars
+        )
+
+
+def plan_rewrite(checkpoint: Checkpoint, shards: list[NewShard], layout: manifest.Layout) -> Rewrite:
+    """With all sidecars of `checkpoint`. Raises RefusedError for names that JSON or the target could not hold."""
+    found, skipped = ([], []) if checkpoint.single_file else _sidecars(checkpoint)
+    rewrite = Rewrite(checkpoint, shards, found, skipped, layout)
+    check_text(rewrite.names_in_json)
+    check_distinct(rewrite.names)
+    return rewrite
+
+
+def write(rewrite: Rewrite, target: str, *, force: bool, events: Events) -> tuple[list[RepackedFile], list[str]]:
+    """The new files, and the names of the old ones that made place for them.
+
+    Nothing appears in `target` under its final name unless all does. Raises OSError, and what reading and writing do.
+    """
+    digests = Digests(sums=True)
+    with Staging(target) as staging:
+        replaced = _check_target(rewrite, target, force=force)
+        events.begin("repacking", rewrite.tensor_bytes)
+        files = [_write_shard(shard, rewrite.checkpoint, staging, digests, events) for shard in rewrite.shards]
+        events.end()
+        _write_the_rest(rewrite, staging, digests, events)
+        events.raise_if_stopped()
+        staging.commit(rewrite.names, replace=replaced, events=events)
+    for name in staging.unswept:
+        events.note(f"{name} in {target} cannot be removed, or is not coldctl's in spite of its name")
+    return files, replaced
+
+
+def foresee(rewrite: Rewrite, target: str, *, force: bool) -> tuple[list[RepackedFile], list[str]]:
+    """What `write` would return."""
+    replaced = _check_target(rewrite, target, force=force)
+    not_written = Extents(None, None, None, None, "not written: a dry run")
+    return [_file(shard, not_written, preallocated=None) for shard in rewrite.shards], replaced
+
+
+def _sidecars(checkpoint: Checkpoint) -> tuple[list[str], list[SkippedFile]]:
+    own = {shard.name for shard in checkpoint.shards} | {manifest.NAME}
+    if checkpoint.index_name is not None:
+        own.add(checkpoint.index_name)
+    return sidecars.find(checkpoint.root, own)
+
+
+def _check_target(rewrite: Rewrite, target: str, *, force: bool) -> list[str]:
+    replaced = check_target(target, rewrite.names, rewrite.size_bytes, force=force)
+    check_harmless(rewrite.checkpoint, rewrite.sidecars, target, rewrite.names, replaced)
+    return replaced
+
+
+def _write_shard(
+    shard: NewShard, checkpoint: Checkpoint, staging: Staging, digests: Digests, events: Events
+) -> RepackedFile:
+    descriptor = staging.create(shard.name)
+    try:
+        writer = ShardWriter(shard, descriptor)
+        reader.read(plan.tensor_segments(reading_order(shard, checkpoint)), Tee(digests, writer), events)
+        os.fsync(descriptor)
+    except OSError as error:
+        raise from_os_error(error, "write", shard.name) from error
+    finally:
+        os.close(descriptor)
+    return _file(shard, extents(staging.path(shard.name)), preallocated=writer.preallocated)
+
+
+def _write_the_rest(rewrite: Rewrite, staging: Staging, digests: Digests, events: Events) -> None:
+    """Sidecars, manifest, index."""
+    for name in rewrite.sidecars:
+        _copy(os.path.join(rewrite.checkpoint.root, name), name, staging, events)
+    staging.put(manifest.NAME, manifest.encode(record.manifest_of(rewrite.shards, rewrite.layout, digests)))
+    if rewrite.index_name is not None:
+        staging.put(rewrite.index_name, record.index(rewrite.shards, rewrite.checkpoint.index_metadata))
+
+
+def _copy(path: str, name: str, staging: Staging, events: Events) -> None:
+    events.raise_if_stopped()
+    try:
+        descriptor, _ = open_regular(path)
+    except OSError as error:
+        raise from_os_error(error, "read", path) from error
+    with open(descriptor, "rb") as source, open(staging.create(name), "wb") as target:
+        try:
+            while piece := source.read(MIB):
+                target.write(piece)
+                events.raise_if_stopped()
+        except OSError as error:
+            raise from_os_error(error, "copy", path) from error
+
+
+def _file(shard: NewShard, found: Extents, *, preallocated: bool | None) -> RepackedFile:
+    return RepackedFile(
+        path=shard.name,
+        size_bytes=shard.size_bytes,
+        extents=found.extents,
+        ideal_extents=found.ideal_extents,
+        contiguous=found.contiguous,
+        extents_reason=found.reason,
+        preallocated=preallocated,
+    )
