@@ -7,9 +7,11 @@ refused to begin; 4 the input is not what it should be; 5 the environment lacks 
 
 from __future__ import annotations
 
+import copyreg
 import errno
 import os
 import signal
+from typing import Any
 
 
 class ColdctlError(Exception):
@@ -35,6 +37,11 @@ class ColdctlError(Exception):
         self.offset_bytes = offset_bytes
         if hint is not None:
             self.hint = hint
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled or copied it is the same error with all that it says, whatever its class is made with. Python would
+        call the class with the message alone, which some refuse: then a pool of processes waits for ever."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
     def locate(self, *, stage: str, file: str | None = None, tensor: str | None = None) -> None:
         """Say where it happened, once, in the message too."""

@@ -17,6 +17,7 @@ from weakref import WeakSet
 
 from coldctl.errors import EnvironmentLacksError
 from coldctl.events import Events
+from coldctl.loader.latch import Latch, outlast
 
 Item = TypeVar("Item")
 Worker = Callable[[Item], Iterator[int]]
@@ -39,15 +40,18 @@ def share_out(
     *,
     first: int,
     cap: int,
+    interrupted: Callable[[], None] | None = None,
 ) -> int:
     """Do every item, each on one thread, begun in their order; return the most threads that worked at once.
 
     `first` threads begin, at most `cap` ever work.
 
     Every thread enters a worker of its own (its buffers, its open files). The first error stops all threads between
-    two pieces and is raised when they have ended; StoppedError comes the same way.
+    two pieces and is raised when they have ended; StoppedError comes the same way, and so does what interrupts the
+    caller, who waits for them through any further interrupt. `interrupted` is called when one came: to stop a thread
+    in the middle of a piece.
     """
-    pool = _Pool(items, make_worker, events, Width(first, cap))
+    pool = _Pool(items, make_worker, events, Width(first, cap), interrupted)
     pool.run()
     return pool.most
 
@@ -67,9 +71,12 @@ def start(thread: threading.Thread) -> None:
     if sys.is_finalizing():
         raise EnvironmentLacksError("cannot start a thread: the interpreter ends", hint=_HINT_AT_EXIT)
     _ours.add(thread)
+    handled = sys.exc_info()[1]
     try:
         thread.start()
     except RuntimeError as error:
+        if (interrupt := error.__context__) and interrupt is not handled:  # which Python's own locks did not survive
+            raise interrupt from None
         raise EnvironmentLacksError(f"cannot start a thread: {error}", hint=_HINT) from error
 
 
@@ -86,13 +93,16 @@ class _Pool(Generic[Item]):
         make_worker: Callable[[], AbstractContextManager[Worker[Item]]],
         events: Events,
         width: Width,
+        interrupted: Callable[[], None] | None,
     ) -> None:
         self.most = 0
         self._items = iter(items)
         self._make_worker = make_worker
         self._events = events
         self._width = width
-        self._lock = threading.Condition()
+        self._interrupted = interrupted
+        self._lock = threading.Lock()
+        self._over = Latch()
         self._started: list[threading.Thread] = []
         self._threads = 0
         self._working = 0
@@ -100,23 +110,27 @@ class _Pool(Generic[Item]):
         self._failure: BaseException | None = None
 
     def run(self) -> None:
-        with self._lock:
-            try:
-                self._add_threads()
-                self._wait()
-            except BaseException as error:  # KeyboardInterrupt: what the threads write to must outlive them
-                self._failure = self._failure or error
-                self._wait()
-        for thread in self._started:  # their work is done, and what they hold goes with their last steps
-            if thread.is_alive():
-                thread.join()
+        outlast(self._run)  # what the threads write to must outlive them
         if self._failure:
             raise self._failure
 
-    def _wait(self) -> None:
-        """Until nothing is left to be begun, and no thread at work. One that begins later finds nothing to do."""
-        while self._threads or not self._ending():
-            self._lock.wait()
+    def _run(self, interrupt: BaseException | None) -> None:
+        """Start threads, unless that was interrupted before, and wait for all."""
+        self._failure = interrupt or self._failure
+        if interrupt and self._interrupted:
+            self._interrupted()
+        with self._lock:
+            self._add_threads()
+            self._open_when_over()
+        self._over.wait()
+        for thread in self._started:  # their work is done, and what they hold goes with their last steps
+            if thread.is_alive():
+                thread.join()
+
+    def _open_when_over(self) -> None:
+        """When nothing is left to be begun, and no thread at work. One that begins later finds nothing to do."""
+        if self._ending() and not self._threads:
+            self._over.open()
 
     def _add_threads(self) -> None:
         """Start threads up to the target, or as many as the system allows, which must be one at least."""
@@ -151,7 +165,7 @@ class _Pool(Generic[Item]):
         finally:
             with self._lock:
                 self._threads -= 1
-                self._lock.notify_all()
+                self._open_when_over()
 
     def _next(self) -> Item | None:
         """The next item, or nothing when there is none left or this thread is one too many."""

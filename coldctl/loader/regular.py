@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from io import FileIO
 
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -39,21 +40,31 @@ def stat_regular(path: str) -> os.stat_result:
     return found
 
 
-def open_regular(path: str) -> tuple[int, os.stat_result]:
-    """A read-only descriptor of the regular file at `path`, and its stat. The caller closes it.
+def open_for_reading(path: str, flags: int = 0) -> FileIO:
+    """The file at `path`, open for reading, with these flags of open(2) besides the usual. Raises OSError as os.open.
+
+    As an object that has the descriptor before any code of Python runs: an interrupt right after the call to the kernel
+    loses none, and one before `close` has the object close it when it goes.
+    """
+    flags |= os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    return next(map(FileIO, map(os.open, (path,), (flags,))))
+
+
+def open_regular(path: str) -> tuple[FileIO, os.stat_result]:
+    """The regular file at `path`, open for reading, and its stat. The caller closes it.
 
     Raises NotRegularError, and OSError as os.stat and os.open do.
     """
     stat_regular(path)
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    file = open_for_reading(path)
     try:
-        opened = os.fstat(fd)
-        if not stat.S_ISREG(opened.st_mode):
-            raise NotRegularError(path, opened.st_mode)
-    except OSError:
-        os.close(fd)
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise NotRegularError(path, found.st_mode)
+    except BaseException:
+        file.close()
         raise
-    return fd, opened
+    return file, found
 
 
 class opened:  # noqa: N801 -- used as a function: `with opened(path) as (fd, status)`
@@ -67,11 +78,11 @@ class opened:  # noqa: N801 -- used as a function: `with opened(path) as (fd, st
         self._path = path
 
     def __enter__(self) -> tuple[int, os.stat_result]:
-        self._fd, status = open_regular(self._path)
-        return self._fd, status
+        self._file, status = open_regular(self._path)
+        return self._file.fileno(), status
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._fd)
+        self._file.close()
 
 
 def read_at(fd: int, offset: int, count: int) -> bytes:

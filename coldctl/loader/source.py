@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
 from coldctl.errors import ChangedError, EnvironmentLacksError, UnreadableError, from_os_error
+from coldctl.loader.regular import open_for_reading
 
 Identity = tuple[int, int, int, int]
 """Device, inode, size in bytes and mtime in nanoseconds: two equal ones are the same file in the same state."""
@@ -81,15 +82,16 @@ class OpenLocalFile:
     def __init__(self, source: LocalFile, flags: int = 0) -> None:
         self._source = source
         try:
-            self.fd = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | flags)
+            self._file = open_for_reading(source.path, flags)
         except OSError as error:
             failed = from_os_error(error, "open", source.name)
             failed.file = source.name
             raise failed from error
+        self.fd = self._file.fileno()
         try:
             self.check_unchanged()
         except BaseException:
-            os.close(self.fd)
+            self._file.close()
             raise
 
     def read_into(self, buffer: memoryview, offset_bytes: int) -> None:
@@ -132,7 +134,7 @@ class OpenLocalFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.close(self.fd)
+        self._file.close()
 
 
 Opened = TypeVar("Opened", bound=OpenSource)

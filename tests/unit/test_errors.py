@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import errno
+import multiprocessing
 import os
-from collections.abc import Iterator
+import pickle
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
@@ -91,3 +96,66 @@ def test_a_tensor_that_is_not_there_yet_is_a_key_error_that_reads_well() -> None
     error = errors.NotLoadedError("w has not arrived")
     assert isinstance(error, KeyError)
     assert str(error) == "w has not arrived"
+
+
+def made(kind: type[errors.ColdctlError]) -> errors.ColdctlError:
+    """One of that class with everything set that it can carry."""
+    error: errors.ColdctlError
+    if issubclass(kind, errors.StoppedError):
+        error = kind(signal.SIGTERM)
+    elif issubclass(kind, errors.FaultError):
+        error = kind("it overlaps", rule="header.overlap", file="a.safetensors", tensor="w", hint="rewrite it")
+    else:
+        error = kind("it failed", hint="try again", file="a.safetensors", offset_bytes=7)
+    error.locate(stage="read", file="a.safetensors", tensor="w")
+    return error
+
+
+def said(error: BaseException) -> dict[str, object]:
+    attributes = ("message", "hint", "file", "offset_bytes", "tensor", "stage", "exit_code", "code", "rule", "args")
+    told = {name: getattr(error, name, None) for name in attributes}
+    return told | {"kind": type(error), "str": str(error)} | vars(error)
+
+
+AGAIN: list[Callable[[errors.ColdctlError], errors.ColdctlError]] = [
+    *(lambda error, protocol=protocol: pickle.loads(pickle.dumps(error, protocol)) for protocol in range(6)),
+    copy.copy,
+    copy.deepcopy,
+]
+
+
+@pytest.mark.parametrize("kind", list(tree(errors.ColdctlError)), ids=lambda kind: kind.__name__)
+def test_an_error_of_any_class_is_the_same_when_pickled_or_copied(kind: type[errors.ColdctlError]) -> None:
+    error = made(kind)
+    error.add_note("on rank 3")
+    for again in AGAIN:
+        other = again(error)
+        assert other is not error
+        assert said(other) == said(error)
+        assert isinstance(other, kind)
+
+
+def test_the_classes_are_all_of_the_module() -> None:
+    """A class that is found by no introspection would be tested by none."""
+    of_module = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)}
+    assert of_module <= set(tree(errors.ColdctlError))
+
+
+def fails(number: int) -> None:
+    raise made(list(tree(errors.ColdctlError))[number])
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_every_error_comes_out_of_pools_of_processes() -> None:
+    """A class that cannot be made again lets `multiprocessing.Pool` wait for ever, and breaks the executor."""
+    forked = multiprocessing.get_context("fork")
+    kinds = list(tree(errors.ColdctlError))
+    with forked.Pool(1) as pool:
+        for number, kind in enumerate(kinds):
+            with pytest.raises(kind) as caught:
+                pool.apply_async(fails, (number,)).get(timeout=60)
+            assert said(caught.value) | {"__notes__": None} == said(made(kind)) | {"__notes__": None}
+    with ProcessPoolExecutor(1, mp_context=forked) as executor:
+        for number, kind in enumerate(kinds):
+            with pytest.raises(kind):
+                executor.submit(fails, number).result(timeout=60)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,10 @@ import torch
 import coldctl
 from coldctl.errors import CancelledError, ChangedError, ColdctlError, NotLoadedError, UsageError
 from coldctl.events import Events
+from coldctl.loader import latch
+from coldctl.loader.load import loading
 from coldctl.loader.load.loading import Loading, Progress
+from tests.interrupts import interrupted_everywhere
 from tests.loads import MIB, PATIENCE_SECONDS, Gate, assert_given_back, assert_same, bits, footprint, save
 from tests.tiny import Made, made
 
@@ -300,6 +304,91 @@ def test_a_callback_may_cancel_and_may_not_wait(folder: Path) -> None:
     with pytest.raises(CancelledError):
         handle.wait(PATIENCE_SECONDS)
     assert refused
+
+
+@pytest.mark.parametrize("alloc", ["arena", "per-tensor", "map"])
+@pytest.mark.parametrize("checks", [{}, {"verify": True}, {"exact": True}])
+def test_a_cancel_counts_when_the_last_tensor_is_there_and_the_load_not_over(
+    folder: Path, alloc: Any, checks: Any
+) -> None:
+    gate, asked = Gate(part=1), []
+    with coldctl.open(folder) as checkpoint:
+        handle = checkpoint.load(first_layers=1, alloc=alloc, events=gate, **checks)
+
+    def at_the_last(_: str, __: Any) -> None:
+        if len(handle.loaded) == 3 * LAYERS + 3 and not handle.done:
+            asked.append(True)
+            handle.cancel()
+
+    handle.on_tensor(at_the_last)
+    gate.open()
+    with pytest.raises(CancelledError, match="the load was cancelled"):
+        handle.wait(PATIENCE_SECONDS)
+    assert asked
+    assert handle.loaded == {}
+
+
+@pytest.mark.parametrize("asked", ["progress", "done", "loaded", "wait", "cancel", "on_tensor", "on_done"])
+def test_a_signal_handler_may_ask_and_cancel_wherever_it_comes(tmp_path: Path, asked: str) -> None:
+    """In the middle of the same and of every other question, for a load that goes on meanwhile."""
+    save(tmp_path / "model.safetensors", of_layer(0) | of_layer(1))
+    handle, gate = begin(tmp_path)
+
+    def ask() -> None:
+        with suppress(TimeoutError, CancelledError):
+            handle.wait(0.001) if asked == "wait" else None
+            handle.on_tensor(lambda _, __: None) if asked == "on_tensor" else None
+            handle.on_done(lambda _: None) if asked == "on_done" else None
+            handle.cancel() if asked == "cancel" else getattr(handle, asked)
+
+    def handler() -> None:
+        assert handle.progress.total_bytes > 0
+        assert handle.loaded.keys() <= {*of_layer(0), *of_layer(1)}
+        gate.open()
+        handle.cancel()
+        assert handle.done
+
+    if asked == "cancel":  # which waits
+        gate.open()
+    for number in interrupted_everywhere(ask, loading, latch, handler=handler):
+        assert handle.done, number
+        with suppress(CancelledError):
+            handle.wait(0)
+        handle, gate = begin(tmp_path)
+        if asked == "cancel":
+            gate.open()
+    gate.open()
+
+
+def begin(folder: Path) -> tuple[Loading, Gate]:
+    gate = Gate(part=1)
+    with coldctl.open(folder) as checkpoint:
+        handle = checkpoint.load(first_layers=1, events=gate, framework="numpy")
+    assert gate.reached.wait(PATIENCE_SECONDS)
+    return handle, gate
+
+
+def test_every_callback_is_called_once_wherever_the_end_comes(tmp_path: Path) -> None:
+    """The load ends at every step of adding them."""
+    save(tmp_path / "model.safetensors", of_layer(0) | of_layer(1))
+    handle, gate = begin(tmp_path)
+    told: Counter[str] = Counter()
+
+    def add() -> None:
+        handle.on_tensor(lambda name, _: told.update([name]))
+        handle.on_done(lambda _: told.update(["done"]))
+
+    def finish() -> None:
+        gate.open()
+        for thread in threading.enumerate():
+            if thread.name == "coldctl-loading":
+                thread.join(PATIENCE_SECONDS)
+
+    for number in interrupted_everywhere(add, loading, handler=finish):
+        assert told == Counter([*of_layer(0), *of_layer(1), "done"]), number
+        handle, gate = begin(tmp_path)
+        told.clear()
+    gate.open()
 
 
 def test_leaving_the_block_waits_and_an_error_in_it_cancels(folder: Path) -> None:

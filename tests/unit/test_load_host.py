@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import hashlib
+import itertools
 import json
 import pickle
+import threading
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -18,13 +21,16 @@ from safetensors import safe_open
 
 import coldctl
 from coldctl.errors import ChangedError, FaultError, InputError, UsageError
+from coldctl.events import Events
 from coldctl.jobs.repack import RepackOptions, repack
+from coldctl.loader.latch import Latch
 from coldctl.loader.load.loaded import Loaded
 from coldctl.loader.load.opened import OpenCheckpoint
 from coldctl.results.load import LoadReport
 from tests.cli.process import run_python
 from tests.loads import (
     MIB,
+    PATIENCE_SECONDS,
     assert_given_back,
     assert_same,
     assert_same_as_the_files,
@@ -104,8 +110,12 @@ def test_only_the_named_tensors_are_loaded_and_read(
     assert_same(loaded, {name: expected[name] for name in names})
     assert loaded.report.read_bytes == 33 * 7 + 64 * 2
     assert checkpoint.load(names=[]) == {}
-    with pytest.raises(InputError, match="2 of the tensors that were asked for are not there: gone, lost"):
+    with pytest.raises(InputError, match="2 of the tensors that were asked for are not there: gone, lost") as caught:
         checkpoint.load(names=["gone", "odd.byte", "lost"])
+    assert "exact" in str(caught.value.hint)
+    with pytest.raises(InputError, match=r"1 of the tensors .*: odd\.\*") as caught:
+        checkpoint.load(names=["odd.*"])
+    assert "no patterns" in str(caught.value.hint)
 
 
 def test_names_are_taken_from_each_share(checkpoint: OpenCheckpoint, expected: dict[str, torch.Tensor]) -> None:
@@ -235,6 +245,16 @@ def test_what_is_sound_is_found_sound(
         assert (facts.manifest_tensors, facts.file_tensors) == (by_manifest, tensors - by_manifest)
         assert facts.exact is (how == "exact")
         assert "verify" in [stage.name for stage in loaded.report.stages]
+
+
+def test_a_tensor_that_was_checked_in_both_ways_counts_once_for_each(folder: Path, repacked: Path) -> None:
+    for path, has_manifest in ((folder, False), (repacked, True)):
+        with coldctl.open(path) as opened:
+            facts = opened.load(verify=True, exact=True).report.integrity
+        assert facts is not None
+        tensors = len(opened.tensors)
+        assert (facts.manifest_tensors, facts.file_tensors) == (tensors * has_manifest, tensors)
+        assert facts.exact
 
 
 def test_shares_are_verified_against_the_file_and_what_is_whole_against_the_manifest(repacked: Path) -> None:
@@ -513,6 +533,49 @@ def test_pickled_it_is_the_tensors_alone(tmp_path: Path) -> None:
     assert type(again) is dict
     assert list(again) == ["model.norm.weight"]
     assert bits(again["model.norm.weight"]) == bits(loaded["model.norm.weight"])
+
+
+@pytest.mark.parametrize(
+    "again", [lambda it: pickle.loads(pickle.dumps(it)), copy.copy, copy.deepcopy], ids=["pickle", "copy", "deepcopy"]
+)
+def test_an_open_checkpoint_can_be_pickled_whatever_it_has_loaded(tmp_path: Path, again: Any) -> None:
+    save_mixed(tmp_path)
+    with coldctl.open(tmp_path) as checkpoint:
+        for _ in range(2):
+            other = again(checkpoint)
+            assert dict(other.tensors) == dict(checkpoint.tensors)
+            assert_same(other.load(verify=True), checkpoint.load(first_layers=1).wait())
+    with pytest.raises(UsageError, match="was closed"):
+        again(checkpoint).load()
+    (tmp_path / "model-00001-of-00004.safetensors").touch()
+    with pytest.raises(ChangedError):
+        other.load()
+
+
+def test_the_loads_of_several_devices_have_ended_when_an_interrupt_comes_out(
+    checkpoint: OpenCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a second one, while the first is still waiting for them."""
+    inside, stopped, interrupts = threading.Event(), threading.Event(), itertools.count()
+    really = Latch.wait
+
+    class Held(Events):
+        def begin(self, label: str, total_bytes: int) -> None:  # noqa: ARG002
+            inside.set()
+            assert stopped.wait(PATIENCE_SECONDS)
+
+    def interrupted(self: Latch, timeout_seconds: float | None = None) -> bool:
+        if threading.current_thread() is threading.main_thread():
+            assert inside.wait(PATIENCE_SECONDS)
+            if next(interrupts) < 2:
+                raise KeyboardInterrupt
+            stopped.set()
+        return really(self, timeout_seconds)
+
+    monkeypatch.setattr(Latch, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.load(devices=["cpu", "cpu"], events=Held())
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("coldctl-")]
 
 
 def test_no_more_readers_than_there_is_to_read(tmp_path: Path) -> None:

@@ -161,3 +161,15 @@ def test_a_probe_pays_for_nothing_that_it_does_not_use(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
     assert set(json.loads(done.stdout.replace("'", '"'))) <= {"re"}
+
+
+@pytest.mark.parametrize(
+    ("revisions", "example"), [(["0a1b", "2c3d"], "such as snapshots/0a1b"), ([], "snapshots/<revision>")]
+)
+def test_a_hub_cache_entry_says_which_folder_to_name(tmp_path: Path, revisions: list[str], example: str) -> None:
+    (tmp_path / "models--a--b" / "snapshots").mkdir(parents=True)
+    for revision in revisions:
+        (tmp_path / "models--a--b" / "snapshots" / revision).mkdir()
+    with pytest.raises(InputError, match="no safetensors") as caught:
+        locate(str(tmp_path / "models--a--b"))
+    assert caught.value.hint == f"this is a hub-cache entry: name the folder of one revision in it, {example}"

@@ -16,10 +16,12 @@ import pytest
 
 from coldctl.errors import EnvironmentLacksError, StoppedError
 from coldctl.events import NULL, Events
-from coldctl.loader import pool
+from coldctl.loader import latch, pool
 from coldctl.loader.host.memory import read_kib
+from coldctl.loader.latch import Latch
 from coldctl.loader.pool import Width, Worker, default_streams_cap, share_out
 from tests.filesystems import in_child
+from tests.interrupts import interrupted_everywhere
 
 MIB = 1 << 20
 PATIENCE_SECONDS = 20
@@ -199,6 +201,81 @@ def test_an_interrupted_caller_waits_for_its_threads() -> None:
     assert begun.is_set()
     assert ended.is_set()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("coldctl-")]
+
+
+def test_a_caller_who_is_interrupted_again_and_again_waits_for_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And hears of the first interrupt."""
+    begun, five, may_end, ended = threading.Event(), threading.Event(), threading.Event(), threading.Event()
+    really, interrupts, stops = Latch.wait, itertools.count(1), list[bool]()
+
+    def interrupted(self: Latch, timeout_seconds: float | None = None) -> bool:
+        assert begun.wait(PATIENCE_SECONDS)
+        if (number := next(interrupts)) <= 5:
+            if number == 5:
+                five.set()
+            raise KeyboardInterrupt(number)
+        may_end.set()
+        return really(self, timeout_seconds)
+
+    def do(_: int) -> Iterator[int]:
+        begun.set()
+        five.wait(PATIENCE_SECONDS)
+        assert may_end.wait(PATIENCE_SECONDS)
+        ended.set()
+        yield 1
+
+    monkeypatch.setattr(Latch, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        share_out([1, 2, 3], workers(do), NULL, first=1, cap=1, interrupted=lambda: stops.append(True))
+    assert ended.is_set()
+    assert caught.value.args == (1,)
+    assert len(stops) == 5
+
+
+def test_wherever_an_interrupt_comes_no_thread_is_left_at_work() -> None:
+    """One place after the other, in the caller's thread."""
+    at_work = 0
+    lock = threading.Lock()
+
+    @contextmanager
+    def make() -> Iterator[Worker[int]]:
+        nonlocal at_work
+        with lock:
+            at_work += 1
+        yield lambda _: iter([1, 1])
+        time.sleep(0.002)
+        with lock:
+            at_work -= 1
+
+    for number in interrupted_everywhere(lambda: share_out(range(4), make, NULL, first=2, cap=2), pool, latch):
+        with lock:
+            assert at_work == 0, number
+
+
+def test_an_interrupt_that_breaks_a_lock_of_python_is_still_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one does while `Thread.start` takes its condition's lock back."""
+
+    def start(_: threading.Thread) -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            threading.Lock().release()
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(KeyboardInterrupt):
+        share_out([1], workers(lambda _: iter([1])), NULL, first=1, cap=1)
+
+
+def test_no_room_for_a_thread_is_told_while_another_error_is_handled(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    try:
+        raise LookupError
+    except LookupError:
+        with pytest.raises(EnvironmentLacksError, match="cannot start a thread"):
+            share_out([1], workers(lambda _: iter([1])), NULL, first=1, cap=1)
 
 
 @pytest.mark.parametrize("begun", [True, False])

@@ -19,9 +19,11 @@ from hypothesis import strategies as st
 import coldctl
 from coldctl.errors import ChangedError, StoppedError, UnreadableError
 from coldctl.events import Events
+from coldctl.loader import latch
 from coldctl.loader.host.memory import PeakAnon
 from coldctl.loader.load import stream as module
 from coldctl.loader.load.stream import batches
+from tests.interrupts import interrupted_everywhere
 from tests.layouts import Size, file
 from tests.loads import MIB, assert_given_back, assert_same, footprint, save, save_sparse
 from tests.tiny import made
@@ -102,6 +104,18 @@ def test_a_stream_that_is_closed_early_gives_everything_back(folder: Path, alloc
 
 
 @pytest.mark.usefixtures("small_batches")
+def test_wherever_an_interrupt_comes_no_thread_and_no_file_is_left(tmp_path: Path) -> None:
+    save(tmp_path / "model.safetensors", {"a": made("U8", 100), "b": made("U8", 5)})
+    with coldctl.open(tmp_path) as checkpoint:
+        before = open_files_and_threads()
+        for number in interrupted_everywhere(lambda: list(checkpoint.stream(framework="numpy")), module, latch):
+            assert open_files_and_threads() == before, number
+
+
+def open_files_and_threads() -> tuple[set[str], list[str]]:
+    return set(os.listdir("/proc/self/fd")), [each.name for each in threading.enumerate() if "coldctl" in each.name]
+
+
 def test_leaving_the_loop_ends_the_load(folder: Path) -> None:
     def first() -> str:
         with coldctl.open(folder) as checkpoint:

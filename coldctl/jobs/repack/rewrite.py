@@ -143,10 +143,10 @@ def _write_the_rest(rewrite: Rewrite, staging: Staging, digests: Digests, events
 def _copy(path: str, name: str, staging: Staging, events: Events) -> None:
     events.raise_if_stopped()
     try:
-        descriptor, _ = open_regular(path)
+        source, _ = open_regular(path)
     except OSError as error:
         raise from_os_error(error, "read", path) from error
-    with open(descriptor, "rb") as source, open(staging.create(name), "wb") as target:
+    with source, open(staging.create(name), "wb") as target:
         try:
             while piece := source.read(MIB):
                 target.write(piece)

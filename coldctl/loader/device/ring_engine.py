@@ -149,7 +149,7 @@ def copy_plainly(device: Device, arena: Bytes, filler: Filler, transfer: Transfe
     import torch
 
     staged = staging(transfer.span_bytes, transfer)
-    filler.fill(transfer, staged.data)
+    filler.fill(transfer, staged.data, moved="plain")
     begun_seconds = time.perf_counter()
     try:
         device.copy_plainly(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Self
 
-from coldctl.errors import EnvironmentLacksError
+from coldctl.errors import EnvironmentLacksError, from_os_error
 
 
 def rss_anon_bytes() -> int:
@@ -16,14 +16,23 @@ def rss_anon_bytes() -> int:
 
 def read_kib(path: str, key: str) -> int:
     """The bytes that the line `key:  N kB` of a proc file states. Raises EnvironmentLacksError when there is none."""
+    for line in read_proc(path):
+        if line.startswith(key + ":"):
+            return int(line.split()[1]) * 1024
+    raise EnvironmentLacksError(f"{path} has no {key}", hint="coldctl needs Linux 4.5 or newer")
+
+
+def read_proc(path: str) -> list[str]:
+    """The lines of a file of /proc. Raises EnvironmentLacksError where it cannot be read: where no /proc is mounted, or
+    no descriptor is left."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            for line in file:
-                if line.startswith(key + ":"):
-                    return int(line.split()[1]) * 1024
+            return file.readlines()
     except OSError as error:
-        raise EnvironmentLacksError(f"cannot read {path}: {error.strerror}", hint="mount /proc") from error
-    raise EnvironmentLacksError(f"{path} has no {key}", hint="coldctl needs Linux 4.5 or newer")
+        refused = from_os_error(error, "read", path)
+        if isinstance(refused, EnvironmentLacksError):
+            raise refused from error
+        raise EnvironmentLacksError(refused.message, hint="mount /proc") from error
 
 
 class PeakAnon:

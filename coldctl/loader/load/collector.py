@@ -7,19 +7,48 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from weakref import WeakSet
 
-_lock = threading.Lock()
-_pauses = 0
-_was_on = False
+
+class _Pause:
+    """A block that is under way. It goes with its frame, where an interrupt kept the block from ending it."""
+
+    def begin(self) -> None:
+        _pauses.add(self)
+        _settle()
+
+    def end(self) -> None:
+        _pauses.discard(self)
+        _settle()
+
+    __del__ = end
+
+
+_lock = threading.RLock()
+_pauses: WeakSet[_Pause] = WeakSet()
+_to_enable = False
+"""Whether it was on before. Set before the collector is turned off, and taken back after it is on again: an interrupt
+in between leaves it on."""
+
+
+def _settle() -> None:
+    global _to_enable
+    with _lock:
+        if _pauses:
+            if gc.isenabled():
+                _to_enable = True
+                gc.disable()
+        elif _to_enable:
+            gc.enable()
+            _to_enable = False
 
 
 def _go_on_in_child() -> None:
     """The thread that paused it does not exist there."""
-    global _lock, _pauses
-    _lock = threading.Lock()
-    if _pauses and _was_on:
-        gc.enable()
-    _pauses = 0
+    global _lock
+    _lock = threading.RLock()
+    _pauses.clear()
+    _settle()
 
 
 os.register_at_fork(after_in_child=_go_on_in_child)
@@ -31,16 +60,9 @@ def collector_paused() -> Iterator[None]:
 
     Counted over all threads, and back as it was when the last block is left. Nothing but cycles waits for it.
     """
-    global _pauses, _was_on
-    with _lock:
-        if _pauses == 0:
-            _was_on = gc.isenabled()
-            gc.disable()
-        _pauses += 1
+    pause = _Pause()
     try:
+        pause.begin()
         yield
     finally:
-        with _lock:
-            _pauses -= 1
-            if _pauses == 0 and _was_on:
-                gc.enable()
+        pause.end()

@@ -7,6 +7,7 @@ with an abort. So they are told to stop, and waited for, while there is still an
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 import time
 import weakref
@@ -17,6 +18,16 @@ _PATIENCE_SECONDS = 10.0
 _running: weakref.WeakKeyDictionary[threading.Thread, Callable[[], None]] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 _begun = threading.Event()
+
+
+def _forget_in_child() -> None:
+    """None of the threads exists there, one that had the lock among them."""
+    global _lock
+    _lock = threading.Lock()
+    _running.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def has_begun() -> bool:

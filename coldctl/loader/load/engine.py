@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -13,7 +14,7 @@ from coldctl.events import Events
 from coldctl.loader.load.batch import Batch
 from coldctl.loader.load.clock import Timed
 from coldctl.loader.load.fill import Filler
-from coldctl.loader.load.route import Routes
+from coldctl.loader.load.route import Cause, Routes
 from coldctl.loader.load.transfers import Transfer
 from coldctl.loader.pool import Worker, share_out
 from coldctl.loader.scratch import shortage
@@ -25,19 +26,25 @@ _LOOKED_AT = 8
 
 
 class Reads:
-    """What the readers of a load have done so far, over all of its runs. `by_reader` has the reads of each thread."""
+    """What the readers of a load have done so far, over all of its runs. `by_reader` has the reads of each thread,
+    `caused` the bytes by why they came as they did."""
 
     def __init__(self) -> None:
         self.read_bytes = 0
-        self.direct_bytes = 0
+        self.caused: Counter[Cause] = Counter()
         self.streams = 0
         self.by_reader: list[list[Timed]] = []
         self._lock = threading.Lock()
 
+    @property
+    def direct_bytes(self) -> int:
+        """What went past the page cache."""
+        return self.caused["direct"]
+
     def add(self, filler: Filler, reads: list[Timed]) -> None:
         with self._lock:
             self.read_bytes += filler.read_bytes
-            self.direct_bytes += filler.direct_bytes
+            self.caused += filler.caused
             self.by_reader.append(reads)
 
 

@@ -8,6 +8,7 @@ import itertools
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
@@ -15,8 +16,8 @@ from typing import Self
 import numpy as np
 
 from coldctl.errors import ColdctlError, EnvironmentLacksError, UnreadableError
-from coldctl.loader.load.place import PAGE_BYTES
-from coldctl.loader.load.route import Routes
+from coldctl.loader.load.place import PAGE_BYTES, is_aligned
+from coldctl.loader.load.route import Cause, Routes
 from coldctl.loader.load.staging import staging
 from coldctl.loader.load.transfers import Transfer
 from coldctl.loader.load.unreadable import find_unreadable
@@ -46,23 +47,24 @@ os.register_at_fork(after_in_child=_unlock_in_child)
 class Filler:
     """Reads transfers for one thread; it keeps the last file open, for buffered and for direct reads.
 
-    `wanted` is the plan, to name what could not be read. `read_bytes` and `direct_bytes` count what was asked of the
-    files, in all and past the page cache.
+    `wanted` is the plan, to name what could not be read. `read_bytes` counts what was asked of the files, and `caused`
+    the bytes of transfers by why they came as they did.
     """
 
     def __init__(self, routes: Routes, wanted: Sequence[Wanted]) -> None:
         self.read_bytes = 0
-        self.direct_bytes = 0
+        self.caused: Counter[Cause] = Counter()
         self._routes = routes
         self._clearing = _CLEARING[next(_fillers) % len(_CLEARING)]
         self._wanted = wanted
         self._buffered = LastOpened(lambda source: source.open(), checked=True)
         self._direct: tuple[Source, OpenSource | None] | None = None
 
-    def fill(self, transfer: Transfer, span: memoryview) -> None:
+    def fill(self, transfer: Transfer, span: memoryview, *, moved: Cause | None = None) -> None:
         """Read `transfer` into `span`, as long as its range of the arena.
 
-        Direct reads land in place where `span` begins at the file's offset modulo 4096. Raises UnreadableError and
+        Direct reads land in place where `span` begins at the file's offset modulo 4096; `moved` says why it does not,
+        where that is not for where tensors are in the file. Raises UnreadableError and
         ChangedError with file, tensor and stage.
         """
         if not transfer.nbytes:
@@ -70,12 +72,14 @@ class Filler:
         try:
             if transfer.gather:
                 self._gather(transfer, transfer.gather, span)
+                self.caused["gathered"] += transfer.nbytes
             elif transfer.in_place:
-                self._in_place(transfer, span)
+                self._in_place(transfer, span, moved)
             else:
                 pieces = [span[at_bytes : at_bytes + nbytes] for at_bytes, nbytes in transfer.pieces]
                 self._open(transfer).scatter(pieces, transfer.offset_bytes)
                 self.read_bytes += transfer.nbytes
+                self.caused[moved or self._why_moved(transfer)] += transfer.nbytes
         except ColdctlError as error:
             exact = self._exactly(error, transfer)
             self.locate(exact, transfer)
@@ -110,20 +114,24 @@ class Filler:
     def _open(self, transfer: Transfer) -> OpenSource:
         return self._buffered.get(transfer.source, transfer.name)
 
-    def _in_place(self, transfer: Transfer, span: memoryview) -> None:
-        source, offset_bytes = transfer.source, transfer.offset_bytes
-        self.read_bytes += transfer.nbytes
+    def _in_place(self, transfer: Transfer, span: memoryview, moved: Cause | None) -> None:
+        source, offset_bytes, nbytes = transfer.source, transfer.offset_bytes, transfer.nbytes
+        self.read_bytes += nbytes
         if (_address(span) - offset_bytes) % PAGE_BYTES:
-            self._open(transfer).read_into(span, offset_bytes)
-            return
-        way, is_trial = self._routes.way(source, offset_bytes, transfer.nbytes)
+            cause, is_trial = moved or self._why_moved(transfer), False
+        else:
+            cause, is_trial = self._routes.way(source, offset_bytes, nbytes)
         begun_seconds = time.perf_counter()
-        if way == "buffered":
+        if cause != "direct":
             self._open(transfer).read_into(span, offset_bytes)
+            self.caused[cause] += nbytes
         elif not self._directly(transfer, span):
             return
         if is_trial:
-            self._routes.record(way, transfer.nbytes, time.perf_counter() - begun_seconds)
+            self._routes.record(cause, nbytes, time.perf_counter() - begun_seconds)
+
+    def _why_moved(self, transfer: Transfer) -> Cause:
+        return "short" if all(map(is_aligned, self._wanted[transfer.first : transfer.end])) else "moved"
 
     def _directly(self, transfer: Transfer, span: memoryview) -> bool:
         """Whole pages past the page cache, the ends of the range through it; False where that is refused, and all was
@@ -142,12 +150,14 @@ class Filler:
                 raise
             self._routes.refuse_direct(source, error)
             buffered.read_into(span, offset_bytes)
+            self.caused["refused"] += len(span)
             return False
         if head_bytes:
             buffered.read_into(span[:head_bytes], offset_bytes)
         if tail_bytes < len(span):
             buffered.read_into(span[tail_bytes:], offset_bytes + tail_bytes)
-        self.direct_bytes += tail_bytes - head_bytes
+        self.caused["direct"] += len(pages)
+        self.caused["ends"] += len(span) - len(pages)
         return True
 
     def _whole_pages(self, direct: OpenSource, offset_bytes: int, pages: memoryview) -> None:

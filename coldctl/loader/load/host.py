@@ -8,7 +8,7 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
-from coldctl.errors import OutOfMemoryError
+from coldctl.errors import ColdctlError, OutOfMemoryError
 from coldctl.events import Events
 from coldctl.loader.host.budget import budget
 from coldctl.loader.host.memory import read_kib
@@ -39,9 +39,13 @@ def refuse_without_room(nbytes: int) -> None:
     """Raise OutOfMemoryError where memory would not fit what MemAvailable, swap and the caller's cgroups have left.
 
     The kernel grants more than there is, and kills whoever touches it. Passing does not promise the memory to the
-    caller alone.
+    caller alone. Raises EnvironmentLacksError where that cannot be known.
     """
-    free_bytes, limited_by = _free()
+    try:
+        free_bytes, limited_by = _free()
+    except ColdctlError as error:
+        error.locate(stage="allocate")
+        raise
     if nbytes > free_bytes:
         raise _too_little(nbytes, f"{format_size(free_bytes)} are free by {limited_by}")
 

@@ -15,7 +15,7 @@ from coldctl.loader.load.frames import forget_frames
 from coldctl.loader.load.handing import Handing
 from coldctl.loader.load.integrity import Expected
 from coldctl.loader.load.loaded import Loaded
-from coldctl.loader.load.loading import Loading, Watched
+from coldctl.loader.load.loading import Loading
 from coldctl.loader.load.options import Settings
 from coldctl.loader.load.planned import Planned, planned
 from coldctl.loader.load.report import Outcome, report_of
@@ -23,6 +23,7 @@ from coldctl.loader.load.session import Prepared, Session
 from coldctl.loader.load.spans import spans_of
 from coldctl.loader.load.stream import stream
 from coldctl.loader.load.tensors import Tensor
+from coldctl.loader.load.watched import Watched
 from coldctl.loader.order import Layers, order_facts
 from coldctl.loader.pool import start
 from coldctl.loader.scratch import shortage

@@ -43,6 +43,10 @@ class OpenCheckpoint:
         self._checkpoint = checkpoint
         self._closed = False
 
+    def __getstate__(self) -> dict[str, object]:
+        """Pickled, it is what was read of the headers; what loads found out since is found out anew."""
+        return {"_checkpoint": self._checkpoint, "_closed": self._closed}
+
     @cached_property
     def tensors(self) -> Mapping[str, TensorInfo]:
         """Name, dtype, shape, offset and size in bytes of every tensor, fillers left out; shard by shard."""
@@ -97,11 +101,13 @@ class OpenCheckpoint:
         `device` is `cpu`, or a GPU as torch spells it (`cuda:0`). On the host, tensors are torch tensors where torch
         is installed, else numpy arrays: bits in unsigned integers for dtypes that numpy has not (BF16, FP8). Elements
         under a byte come as their bytes (uint8). All tensors are views on one allocation, unless `alloc` says
-        otherwise. The other options stand in `coldctl.loader.load.options.Settings`.
+        otherwise: so whoever pickles one of them, or writes it with torch.save, writes all of that allocation, unless
+        it is a clone. The other options stand in `coldctl.loader.load.options.Settings`.
 
         With `first_layers` this returns as soon as what comes before the layers and that many of them are there, with a
-        handle (`Loading`) that knows which they are; a thread brings the rest. With `devices` each gets the whole
-        checkpoint, or with `split` (`tp`, `stage` or `experts`) its share of it, all at once; the result is a list.
+        handle (`Loading`) that knows which they are; a thread brings the rest, and no fork inherits that. With
+        `devices` each gets the whole checkpoint, or with `split` (`tp`, `stage` or `experts`) its share of it, all at
+        once; the result is a list.
 
         Success says that every byte came from the files as they were when they were opened, without an error that the
         system reported. That nothing changed on the way is promised only with `verify` or `exact`.
@@ -130,7 +136,7 @@ class OpenCheckpoint:
 
         Takes the options of `load`, and raises what it raises, where the tensor would have come. Memory is that of
         three batches of 256 MiB (or of the largest tensor) as long as the caller drops what it has used; a tensor that
-        is kept keeps its batch.
+        is kept keeps its batch. A fork does not inherit the thread: there it ends with UsageError.
         """
         settings = self._settings(options)
         require("device", device, ALLOWED["device"])

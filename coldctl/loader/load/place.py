@@ -66,6 +66,11 @@ class Placement(NamedTuple):
         return map(Placed, self.wanted, self.at_bytes)
 
 
+def is_aligned(wanted: Wanted) -> bool:
+    """Whether its place in the file would do for it in memory."""
+    return wanted.offset_bytes % _ALIGNMENT_BYTES[wanted.dtype] == 0
+
+
 def place(wanted: Sequence[Wanted]) -> Placement:
     """The places of `wanted`, in their order."""
     if not wanted:

@@ -64,5 +64,8 @@ def _named(ordered: Iterable[Wanted], names: Iterable[str]) -> frozenset[str]:
     named = frozenset(names)
     if missing := named - {each.name for each in ordered}:
         some = ", ".join(sorted(missing)[:3])
-        raise InputError(f"{len(missing)} of the tensors that were asked for are not there: {some}")
+        raise InputError(
+            f"{len(missing)} of the tensors that were asked for are not there: {some}",
+            hint="names are exact, and no patterns: choose among those in `tensors` of the open checkpoint",
+        )
     return named

@@ -15,6 +15,7 @@ from coldctl.loader.device.ring_engine import RingEngine
 from coldctl.loader.load.mapping_engine import MappingEngine
 from coldctl.loader.load.per_tensor import PerTensorEngine
 from coldctl.loader.load.session import Session
+from coldctl.loader.load.why import why
 from coldctl.results.facts import OrderFacts
 from coldctl.results.load import CopyFacts, IntegrityFacts, LoadReport, RingFacts
 from coldctl.units import format_share
@@ -75,11 +76,7 @@ def _path(session: Session) -> tuple[str, str]:
         return asked, "as asked for"
     direct, read = engine.reads.direct_bytes, engine.reads.read_bytes
     through = "ring" if isinstance(engine, RingEngine) else "buffered"
-    if direct == 0:
-        return through, f"auto: {session.routes.why_buffered}"
-    if 2 * direct >= read:
-        return "direct", "auto: most was not in the page cache, and direct reads were not slower"
-    return through, f"auto: {session.routes.why_buffered}, the rest was read directly"
+    return "direct" if direct and 2 * direct >= read else through, f"auto: {why(engine.reads.caused)}"
 
 
 def _alloc(session: Session) -> str:
@@ -127,13 +124,15 @@ def _attention_ready(session: Session, outcome: Outcome) -> tuple[float, ...]:
 
 
 def _integrity(facts: Sequence[IntegrityFacts]) -> IntegrityFacts | None:
-    """All checks together; tensors that were checked in both ways count once for each."""
+    """All checks together. Each tensor counts once as held against the manifest and once as held against the file: with
+    `exact` all are the latter, whatever the block sums had to be held against."""
     if not facts:
         return None
+    exact = [each for each in facts if each.exact]
     return IntegrityFacts(
         sum(each.manifest_tensors for each in facts),
-        sum(each.file_tensors for each in facts),
-        any(each.exact for each in facts),
+        sum(each.file_tensors for each in exact or facts),
+        bool(exact),
         sum(each.seconds for each in facts),
     )
 

@@ -20,6 +20,21 @@ from coldctl.loader.syscalls import PAGE_BYTES, map_read_only, mincore, unmap
 
 Way = Literal["buffered", "direct"]
 Io = Literal["auto", "buffered", "direct"]
+Cause = Literal[
+    "direct",
+    "ends",
+    "cached",
+    "slower",
+    "refused",
+    "network",
+    "untold",
+    "moved",
+    "short",
+    "gathered",
+    "plain",
+    "asked",
+]
+"""Why bytes came as they did: past the page cache, or through it. What each is called stands in `why`."""
 
 _SAMPLES = 3
 _TRIALS_EACH = 2
@@ -38,35 +53,35 @@ class Routes:
     def __init__(self, io: Io) -> None:
         self._io = io
         self._lock = threading.Lock()
-        self._maps: dict[int, _Residents | None] = {}
-        self._never_direct = False
+        self._maps: dict[int, _Residents | Cause] = {}
         self._on_network: dict[int, bool] = {}
         self._trial = _Trial()
 
-    def way(self, source: Source, offset_bytes: int, nbytes: int) -> tuple[Way, bool]:
-        """How to read the range, and whether the answer counts as a trial: then tell `record`."""
+    def way(self, source: Source, offset_bytes: int, nbytes: int) -> tuple[Cause, bool]:
+        """`direct`, or why the range is to be read through the page cache; and whether that is a trial: then tell
+        `record`."""
         if self._io != "auto":
-            return self._io, False
-        return (self._trial.way(), True) if self.goes_direct(source, offset_bytes, nbytes) else ("buffered", False)
+            return "direct" if self._io == "direct" else "asked", False
+        if cause := self._why_buffered(source, offset_bytes, nbytes):
+            return cause, False
+        return "direct" if self._trial.way() == "direct" else "slower", True
 
     def goes_direct(self, source: Source, offset_bytes: int, nbytes: int) -> bool:
         """Whether the range can go past the page cache, and is not in it."""
         if self._io != "auto":
             return self._io == "direct"
+        return self._why_buffered(source, offset_bytes, nbytes) is None
+
+    def _why_buffered(self, source: Source, offset_bytes: int, nbytes: int) -> Cause | None:
+        """Why the range cannot go past the page cache, or need not."""
         residents = self._residents(source)
-        return residents is not None and 2 * residents.share(offset_bytes, nbytes) <= 1
+        if isinstance(residents, _Residents):
+            return "cached" if 2 * residents.share(offset_bytes, nbytes) > 1 else None
+        return residents
 
-    def record(self, way: Way, nbytes: int, seconds: float) -> None:
-        self._trial.record(way, nbytes, seconds)
-
-    @property
-    def why_buffered(self) -> str:
-        """Why `auto` sent nothing, or no more, past the page cache."""
-        if self._never_direct:
-            return "the filesystem takes no direct reads, or the kernel does not tell what is resident"
-        if self._trial.compared:
-            return "cold ranges came faster through the page cache"
-        return "most was in the page cache"
+    def record(self, cause: Cause, nbytes: int, seconds: float) -> None:
+        """So long the range took that went its way by this cause."""
+        self._trial.record("direct" if cause == "direct" else "buffered", nbytes, seconds)
 
     def refuse_direct(self, source: Source, why: ColdctlError) -> None:
         """The filesystem of `source` takes no direct reads after all. Raises where nothing else was allowed."""
@@ -74,16 +89,14 @@ class Routes:
             hint = "use mode auto, which reads through the page cache there"
             raise EnvironmentLacksError(f"{source.name} cannot be read with O_DIRECT", hint=hint) from why
         with self._lock:
-            if residents := self._maps.get(id(source)):
-                residents.close()
-            self._maps[id(source)] = None
-            self._never_direct = True
+            residents, self._maps[id(source)] = self._maps.get(id(source)), "refused"
+        if isinstance(residents, _Residents):
+            residents.close()
 
-    def _residents(self, source: Source) -> _Residents | None:
+    def _residents(self, source: Source) -> _Residents | Cause:
         with self._lock:
             if id(source) not in self._maps:
-                self._maps[id(source)] = None if self._is_on_network(source) else _residents_of(source)
-                self._never_direct |= self._maps[id(source)] is None
+                self._maps[id(source)] = "network" if self._is_on_network(source) else _residents_of(source)
             return self._maps[id(source)]
 
     def is_on_network(self, source: Source) -> bool:
@@ -102,21 +115,21 @@ class Routes:
     def close(self) -> None:
         with self._lock:
             for residents in self._maps.values():
-                if residents:
+                if isinstance(residents, _Residents):
                     residents.close()
             self._maps.clear()
 
 
-def _residents_of(source: Source) -> _Residents | None:
-    """None where direct reads are out of the question, or where the kernel would not tell what is resident."""
+def _residents_of(source: Source) -> _Residents | Cause:
+    """`untold` where the kernel would not tell what is resident, `refused` for what is no file with bytes in it."""
     if not isinstance(source, LocalFile) or not source.size_bytes:
-        return None
+        return "refused"
     try:
         with opened(source.path) as (fd, status):
             # By the size that it had: a mapping may be longer than its file, and a file may have become shorter.
-            return _Residents(fd, source.size_bytes) if mincore_is_true(source.path, status) else None
-    except OSError:
-        return None
+            return _Residents(fd, source.size_bytes) if mincore_is_true(source.path, status) else "untold"
+    except (OSError, EnvironmentLacksError):  # whoever reads the file will say so, if it keeps from that
+        return "untold"
 
 
 def _is_on_network(path: str) -> bool:
@@ -165,10 +178,6 @@ class _Trial:
         self._known: dict[Way, int] = {"direct": 0, "buffered": 0}
         self._bytes: dict[Way, int] = {"direct": 0, "buffered": 0}
         self._seconds: dict[Way, float] = {"direct": 0.0, "buffered": 0.0}
-
-    @property
-    def compared(self) -> bool:
-        return self._known["buffered"] > 0
 
     def way(self) -> Way:
         with self._lock:

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 from coldctl.errors import CancelledError, UsageError
+from coldctl.events import NULL
 from coldctl.loader.device.protocol import Device
 from coldctl.loader.load.host import refuse_without_room
 from coldctl.loader.load.load import Load
 from coldctl.loader.load.loaded import Loaded
-from coldctl.loader.load.loading import Watched
 from coldctl.loader.load.options import Part, Settings, Split
-from coldctl.loader.pool import start
+from coldctl.loader.load.watched import Watched
+from coldctl.loader.pool import share_out
 
 
 def load_each(load: Load, settings: Settings, devices: Sequence[Device | None], split: Split | None) -> list[Loaded]:
     """What each device loaded, in their order: with `split` its share, read by nobody else, and else everything.
 
-    All load at the same time, each through a ring of its own. When one fails the others are stopped, and its error is
-    raised when all have given their memory back. Those on the host are refused before anything is read when they do not
-    fit together.
+    All load at the same time, each on a thread and through a ring of its own (where the system has no room for as many
+    threads, one after the other). When one fails the others are stopped, and its error is raised when all have given
+    their memory back. Those on the host are refused before anything is read when they do not fit together.
     """
     watched = Watched(settings.events)
     parts = [_part(replace(settings, events=watched), split, (i, len(devices))) for i in range(len(devices))]
@@ -33,26 +34,19 @@ def load_each(load: Load, settings: Settings, devices: Sequence[Device | None], 
     loaded: list[Loaded | None] = [None] * len(devices)
     failures: list[BaseException] = []
 
-    def one(index: int) -> None:
+    def one(index: int) -> Iterator[int]:
         try:
             loaded[index] = load.whole(parts[index], devices[index])
-        except BaseException as error:  # carried to the caller's thread
+        except BaseException as error:  # so that the others end, too, and the caller hears of the first
             failures.append(error)
-            watched.cancelled = True
+            watched.cancel()
+        yield 0
 
-    threads = [
-        threading.Thread(target=one, args=(index,), name=f"coldctl-device-{index}") for index in range(len(devices))
-    ]
+    count = len(devices)
     try:
-        for thread in threads:
-            start(thread)
-        for thread in threads:
-            thread.join()
-    except BaseException:  # KeyboardInterrupt: what the threads write to must outlive them
-        watched.cancelled = True
-        for thread in threads:
-            if thread.ident is not None:
-                thread.join()
+        share_out(range(count), lambda: nullcontext(one), NULL, first=count, cap=count, interrupted=watched.cancel)
+    except BaseException:
+        loaded.clear()
         raise
     if failures:
         loaded.clear()

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from coldctl.errors import EnvironmentLacksError
+from coldctl.loader.host.memory import read_proc
 from coldctl.loader.regular import opened
 from coldctl.loader.syscalls import PAGE_BYTES, map_read_only, mincore, read_is_immediate, unmap
 
@@ -76,23 +76,15 @@ def mincore_is_true(path: str, status: os.stat_result) -> bool:
 
 def _uid_is_known(uid: int) -> bool:
     """In a user namespace an owner from outside looks like the overflow user, and no capability reaches its files."""
-    if any(int(line.split()[2]) == 2**32 - 1 for line in _read_proc("/proc/self/uid_map")):
+    if any(int(line.split()[2]) == 2**32 - 1 for line in read_proc("/proc/self/uid_map")):
         return True
-    return uid != int(_read_proc("/proc/sys/kernel/overflowuid")[0])
+    return uid != int(read_proc("/proc/sys/kernel/overflowuid")[0])
 
 
 def _has_capability(bit: int) -> bool:
-    lines = _read_proc("/proc/self/status")
+    lines = read_proc("/proc/self/status")
     effective = next((line.split()[1] for line in lines if line.startswith("CapEff:")), "0")
     return bool(int(effective, 16) >> bit & 1)
-
-
-def _read_proc(path: str) -> list[str]:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.readlines()
-    except OSError as error:
-        raise EnvironmentLacksError(f"cannot read {path}: {error.strerror}", hint="mount /proc") from error
 
 
 def _missing_ranges(fd: int, size: int) -> list[tuple[int, int]]:

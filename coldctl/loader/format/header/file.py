@@ -52,12 +52,13 @@ def inspect_file(path: str, file: str | None = None) -> Inspected:
     """As examine_file, with the size and identity of the very file that was read."""
     name = file if file is not None else os.path.basename(path)
     try:
-        fd, stat = open_regular(path)
+        opened, stat = open_regular(path)
     except OSError as error:
         refused = refusal(error, path, name)
         if refused is None:
             raise from_os_error(error, "open", path) from error
         return Inspected(None, [finding(refused[0], refused[1], file=name)], 0, None)
+    fd = opened.fileno()
     try:
         if hasattr(os, "posix_fadvise"):
             # Read-ahead would warm data that nobody asked for, and leave marks that have later reads go on from them.
@@ -70,7 +71,7 @@ def inspect_file(path: str, file: str | None = None) -> Inspected:
     except OSError as error:
         raise from_os_error(error, "read", path) from error
     finally:
-        os.close(fd)
+        opened.close()
     identity = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
     return Inspected(header, found.listed(), stat.st_size, identity)
 

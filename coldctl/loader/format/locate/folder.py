@@ -170,10 +170,19 @@ def _instead(listing: Listing) -> str:
     return f"; found {some(found)}" if found else ""
 
 
+def _revision(root: str) -> str:
+    """One that is there, as an example; how they are called where none can be seen."""
+    try:
+        there = list_folder(os.path.join(root, "snapshots")).subfolders
+    except OSError:
+        there = []
+    return f"such as snapshots/{there[0]}" if there else "snapshots/<revision>"
+
+
 def _where_else(root: str, listing: Listing) -> str:
     """Where the weights may be, when they are one step further down."""
     if "snapshots" in listing.subfolders:
-        return "this is a hub-cache entry: name the folder of one revision below its snapshots"
+        return f"this is a hub-cache entry: name the folder of one revision in it, {_revision(root)}"
     for name in listing.subfolders[:_SUBFOLDERS_LOOKED_AT]:
         try:
             below = list_folder(os.path.join(root, name))

@@ -67,14 +67,12 @@ def _kind(data: bytes) -> str:
 
 def _read(path: str, name: str, located: Located) -> bytes | None:
     try:
-        fd, stat = open_regular(path)
-        try:
+        file, stat = open_regular(path)
+        with file:
             if stat.st_size > MAX_INDEX_BYTES:
                 located.faults.append(Fault("index.too-large", f"the index has {stat.st_size:,} bytes", name))
                 return None
-            return read_at(fd, 0, stat.st_size)
-        finally:
-            os.close(fd)
+            return read_at(file.fileno(), 0, stat.st_size)
     except OSError as error:
         refused = refusal(error, path, name)
         if refused is None:
