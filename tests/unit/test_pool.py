@@ -19,7 +19,8 @@ from coldctl.events import NULL, Events
 from coldctl.loader import latch, pool
 from coldctl.loader.host.memory import read_kib
 from coldctl.loader.latch import Latch
-from coldctl.loader.pool import Width, Worker, default_streams_cap, share_out
+from coldctl.loader.pool import Worker, default_streams_cap, share_out
+from coldctl.loader.width import Width
 from tests.filesystems import in_child
 from tests.interrupts import interrupted_everywhere
 
