@@ -10,7 +10,8 @@ from tests.tiny import read_folder
 
 
 def added_up(data: bytes) -> int:
-    return sum(int.from_bytes(data[at : at + 8], "little") for at in range(0, len(data), 8))
+    """The nth page counts 2 n + 1 times."""
+    return sum(int.from_bytes(data[at : at + 8], "little") * (2 * (at // 4096) + 1) for at in range(0, len(data), 8))
 
 
 def total_of(data: Mapping[str, bytes]) -> int:

@@ -64,9 +64,10 @@ class CopyFacts:
     """The copies to the device. Rates are in device time, over the union of the copies' intervals.
 
     `calibrated_bytes_per_second` is what the bus gave before the load, null when it was not measured, and `fallback`
-    says why plain copies took over, null when they did not. `plain_bytes` were copied plainly. Where there are lanes,
-    `overlap_share` is the share of the copying time in which two or more of them had a copy under way or waiting for
-    its turn; whether that is bandwidth depends on the device.
+    says why plain copies took over, null when they did not. `plain_bytes` were copied plainly; they are all
+    that there is to tell of gds, which has no stream. Where there are lanes, `overlap_share` is the share of the
+    copying time in which two or more of them had a copy under way or waiting for its turn; whether that is bandwidth
+    depends on the device.
     """
 
     streams: int

@@ -14,7 +14,7 @@ import pytest
 from coldctl.errors import ColdctlError, InputError, UsageError
 from coldctl.jobs.bench.options import BenchOptions
 from coldctl.jobs.bench.verdict.baseline import Baseline, read_baseline, require_comparable
-from coldctl.jobs.bench.verdict.regressions import other_machine, regressions, unjudged
+from coldctl.jobs.bench.verdict.regressions import other_content, other_machine, regressions, unjudged
 from coldctl.report.json import error_document, result_document
 from coldctl.results.bench import BenchRun, CacheState, Regression
 from tests.bench_results import contender, device_facts, failed_run, gpu_result, host, peer, result, run
@@ -335,6 +335,14 @@ def test_another_machine_is_told_by_what_differs(written: Callable[[str], str]) 
         "the baseline was not measured on the same: kernel 6.18.5 there, 6.19.0 here; virtual none there, KVM here; "
         "filesystem ext4 there, xfs here; block device nvme0n1 there, none here; torch 2.13.0 there, 2.14.0 here"
     ]
+
+
+def test_other_content_of_the_same_size_is_told(written: Callable[[str], str]) -> None:
+    before = baseline_of(written, [run("ring", content_sum="aa"), failed_run("direct", content_sum="bb")])
+    assert other_content(before, [run("ring", content_sum="aa")]) == []
+    assert other_content(before, [run("ring", content_sum=None)]) == []
+    told = "the baseline is of a checkpoint with as many bytes in as many tensors, and other content"
+    assert other_content(before, [run("ring", content_sum="bb")]) == [told]
 
 
 def test_another_driver_is_told(written: Callable[[str], str]) -> None:

@@ -16,6 +16,8 @@ from coldctl.results.bench import BenchRun, Contender, Limits
 from coldctl.results.load import CopyFacts, RingFacts, Stage
 from tests.bench_results import BYTES, MIB, contender, gpu_limits, gpu_run, limits, peer, run
 
+OF_PEER = "and its stages were not measured; coldctl's own ways show what can be had"
+NOTHING = "no stage stands out; the timeline of --report may show more"
 UNMEASURED = Limits(None, None, None, None, None, None, None, {})
 
 
@@ -230,7 +232,7 @@ class TestStages:
         told = "reading from the page cache: 58 % of the load with no copy under way; "
         assert on_gpu(each) == told + "mode mapped has the device read the page cache itself"
         both = gpu_run("ring", "warm", 10.0, stages=stages(read=9.8, h2d=7.0))
-        assert on_gpu(both) == "not known: 8 % of what copying from memory to memory gives, and no stage stands out"
+        assert on_gpu(both) == f"not known: 8 % of what copying from memory to memory gives, and {NOTHING}"
 
     def test_busy_cpus_hold_a_load(self) -> None:
         # 7.2 s of CPU time in 4 s are 1.8 of 2 CPUs.
@@ -245,16 +247,16 @@ class TestNothingIsMadeUp:
     def test_what_no_figure_shows_is_not_known(self) -> None:
         each = run("direct", "cold", 7.44, stages=stages(plan=1.0, read=3.0), direct_bytes=BYTES)
         # 8 GB in 7.44 s are 1.0753 GB/s, 43.0 % of 2.5.
-        assert on_host(each) == "not known: 43 % of what the disk gives to direct reads, and no stage stands out"
+        assert on_host(each) == f"not known: 43 % of what the disk gives to direct reads, and {NOTHING}"
 
     def test_a_peer_has_no_stages(self) -> None:
         each = run("runai", "cold", 8.0, mode=None, stages=stages(touch=0.5))
-        told = "not known: 40 % of what the disk gives to direct reads, and its stages were not measured"
+        told = f"not known: 40 % of what the disk gives to direct reads, {OF_PEER}"
         assert on_host(each, by=peer("runai")) == told
 
     def test_without_limits_none_is_named(self) -> None:
         each = run("direct", "cold", 8.0, stages=stages(read=1.0))
-        told = "not known: there is no limit to measure it by (disk_direct not measured), and no stage stands out"
+        told = f"not known: there is no limit to measure it by (disk_direct not measured), and {NOTHING}"
         assert on_host(each, within=UNMEASURED) == told
 
     def test_start_up_is_told_where_it_takes_longer_than_the_load(self) -> None:

@@ -20,7 +20,7 @@ def random_bytes(nbytes: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     return np.frombuffer(np.random.default_rng(nbytes).bytes(nbytes), dtype=np.uint8).copy()
 
 
-@pytest.mark.parametrize("nbytes", [0, 1, 7, 8, 9, 15, 16, 4096, 4099])
+@pytest.mark.parametrize("nbytes", [0, 1, 7, 8, 9, 15, 16, 4095, 4096, 4099, 8192, 12297])
 def test_the_end_of_a_tensor_is_padded_with_zeros(nbytes: int) -> None:
     octets = random_bytes(nbytes)
     expected = total_of({"w": octets.tobytes()})
@@ -74,6 +74,16 @@ def test_bytes_may_begin_anywhere(begin: int, nbytes: int) -> None:
 
 @pytest.mark.parametrize("begin", [0, 3])
 def test_a_device_sums_more_than_one_window(begin: int) -> None:
-    words = 16 * MIB + 3  # 128 MiB and three words: two windows, and a part of a third
-    octets = torch.ones(begin + 8 * words + 2, dtype=torch.uint8)[begin:]
-    assert device_sum(octets) % 2**64 == (0x0101010101010101 * words + 0x0101) % 2**64
+    pages = 32 * 1024 + 1  # 128 MiB and a page: two windows, and a part of a third; and three words and two bytes
+    octets = torch.ones(begin + 4096 * pages + 3 * 8 + 2, dtype=torch.uint8)[begin:]
+    # The first n odd numbers add up to n².
+    words = 512 * pages**2 + 3 * (2 * pages + 1)
+    expected = (0x0101010101010101 * words + 0x0101 * (2 * pages + 1)) % 2**64
+    assert device_sum(octets) % 2**64 == host_sum(octets.numpy()) % 2**64 == expected
+
+
+def test_pages_that_were_swapped_are_another_sum() -> None:
+    octets = random_bytes(5 * 4096)
+    swapped = np.concatenate([octets[8192:12288], octets[4096:8192], octets[:4096], octets[12288:]])
+    assert content_sum({"w": octets}) != content_sum({"w": swapped})
+    assert content_sum({"w": torch.from_numpy(octets)}) != content_sum({"w": torch.from_numpy(swapped)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import re
 from dataclasses import dataclass, field, replace
 from html.parser import HTMLParser
@@ -238,6 +239,13 @@ def test_a_way_of_which_no_run_succeeded_is_a_row_without_dots_and_a_reason_in_a
     assert rows(found["What failed"])[1:] == [
         ["runai peer", cache, "1", "No kernel image."] for cache in ("cold", "warm")
     ]
+
+
+def test_every_way_that_loaded_has_its_bound_on_the_page(result: BenchResult) -> None:
+    shown = html.unescape(page(result))
+    told = {each.bound for each in result.summaries if each.bound}
+    assert len(told) > 2
+    assert all(bound[1:] in shown for bound in told)
 
 
 def test_a_share_over_a_hundred_per_cent_is_drawn_beyond_its_limit() -> None:
@@ -602,7 +610,7 @@ def test_the_tile_of_the_bytes_counts_the_runs_that_brought_them_and_names_those
 
 def test_the_tile_of_attention_shows_the_first_and_the_last_layer_in_whatever_order_they_came() -> None:
     shown = tiles(made.gpu_result(attention_ready_seconds=[0.9, 0.4, 1.2, 0.6]))["Attention ready"]
-    assert shown == ("0.90 s, 0.60 s", "of the first layer, of the last of 4 layers")
+    assert shown == ("0.90 s, 0.60 s", "of the first layer, of the last of 4 layers, by ring, cold")
 
 
 def test_a_baseline_by_which_nothing_could_be_judged_refers_to_the_notes() -> None:

@@ -24,7 +24,7 @@ from coldctl.jobs.bench.rounds import Rounds
 from coldctl.jobs.bench.timelines import timelines
 from coldctl.jobs.bench.verdict import judge
 from coldctl.jobs.bench.verdict.baseline import Baseline, read_baseline, require_comparable
-from coldctl.jobs.bench.verdict.regressions import other_machine, regressions, unjudged
+from coldctl.jobs.bench.verdict.regressions import other_content, other_machine, regressions, unjudged
 from coldctl.loader.format.checkpoint import Checkpoint, open_checkpoint
 from coldctl.results.bench import BenchResult, BenchRun, Contender, HostFacts, Limits
 from coldctl.results.bench_runs import cache_states, leading, median_run
@@ -71,7 +71,7 @@ def bench(options: BenchOptions, events: Events = NULL) -> BenchResult:
     middle = _median_of_best(ways, runs)
     notes += judge.uncompared(ways, runs)
     if baseline:
-        notes += other_machine(baseline, host) + unjudged(baseline, runs, ways)
+        notes += other_machine(baseline, host) + other_content(baseline, runs) + unjudged(baseline, runs, ways)
     return BenchResult(
         path=options.path,
         device=options.device,

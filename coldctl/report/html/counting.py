@@ -14,7 +14,8 @@ _TOLD = {
     "when all bytes are on the device.",
     "Cold and warm": "are measured: before a cold run less than 1 % of the files was in the page cache, before a warm "
     "one 99 % or more.",
-    "The same bytes": "are summed in every run, and a run that brought others has failed.",
+    "The same bytes": "are summed in every run, page by page and tensor by tensor. A run that brought another sum, or "
+    "another number of tensors or bytes, has failed.",
     "Units:": "1 GB/s is 10^9 bytes per second, 1 GiB is 2^30 bytes.",
 }
 

@@ -1,4 +1,4 @@
-"""All figures of all ways in one table, and the runs that failed in another."""
+"""All figures of all ways in one table, what bounds them in another, and the runs that failed in a third."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def figures_section(result: BenchResult) -> Safe:
         "Figures of every way to load", [_HEAD[i] for i in kept], [[row[i] for i in kept] for row in rows]
     )
     lead = (
-        "Seconds of all runs that succeeded; the last three columns are medians. A dash is what was not measured, or "
-        "is not there to measure."
+        "Seconds of all runs that succeeded; when the loader returned, CPU and first layers are medians. A dash is "
+        "what was not measured, or is not there to measure."
     )
     return section("All figures", lead, table)
 
@@ -63,6 +63,21 @@ def _row(result: BenchResult, each: Summary, others: set[str]) -> list[Child]:
 
 def _seconds(value: float | None) -> str | None:
     return None if value is None else f"{value:.3f}"
+
+
+def bounds_section(result: BenchResult) -> Safe:
+    """The sentence of every way that loaded: the panels at the top have only those of the leading ones."""
+    others = peers(result)
+    rows = [
+        (name_of(each.contender, others), each.cache, sentence(each.bound))
+        for cache in cache_states(result)
+        for each in ranked(result, cache)
+        if each.bound
+    ]
+    if not rows:
+        return NOTHING
+    table = data_table("What bounds every way to load", ("way to load", "cache", "bound"), rows, "data prose")
+    return section("What bounds each way", None, table)
 
 
 def failures_section(result: BenchResult) -> Safe:

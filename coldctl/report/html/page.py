@@ -5,7 +5,7 @@ from __future__ import annotations
 from coldctl.report.html.comparisons import peers_section, regressions_section
 from coldctl.report.html.counting import counting_section
 from coldctl.report.html.device import device_section
-from coldctl.report.html.figures import failures_section, figures_section
+from coldctl.report.html.figures import bounds_section, failures_section, figures_section
 from coldctl.report.html.heatmap import sweep_section
 from coldctl.report.html.machine import host_section, limits_section
 from coldctl.report.html.markup import Safe, element
@@ -30,6 +30,7 @@ _SECTIONS = (
     peers_section,
     sweep_section,
     figures_section,
+    bounds_section,
     failures_section,
     residency_section,
     memory_section,

@@ -113,16 +113,22 @@ def _tiles(result: BenchResult) -> list[tuple[str, str, str]]:
     tiles = [("Runs", f"{len(result.runs)}", f"{failed} failed" if failed else "none failed")]
     tiles += _bytes(result)
     if result.first_layers_seconds is not None:
-        tiles.append(("First layers ready", format_moment(result.first_layers_seconds), "after the load began"))
+        tiles.append(("First layers ready", format_moment(result.first_layers_seconds), _whose(result)))
     if result.attention_ready_seconds:
         first, last = result.attention_ready_seconds[0], result.attention_ready_seconds[-1]
         layers = count(len(result.attention_ready_seconds), "layer")
         figure = f"{format_moment(first)}, {format_moment(last)}"
-        tiles.append(("Attention ready", figure, f"of the first layer, of the last of {layers}"))
+        tiles.append(("Attention ready", figure, f"of the first layer, of the last of {layers}, {_whose(result)}"))
     if memory := peak_of_leading(result):
         remark = f"the highest of all runs of the leading ways, {before_load(memory)} (page cache not counted)"
         tiles.append(("Anonymous memory, peak", format_size(memory.peak_anon_bytes), remark))
     return tiles
+
+
+def _whose(result: BenchResult) -> str:
+    """Of the leading way in the first cache state in which any loaded."""
+    leaders = ((cache, leading(result, cache)) for cache in cache_states(result))
+    return next((f"by {summary.contender}, {cache}" for cache, summary in leaders if summary), "after the load began")
 
 
 def _bytes(result: BenchResult) -> list[tuple[str, str, str]]:

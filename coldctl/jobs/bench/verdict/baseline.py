@@ -34,6 +34,7 @@ class Run(msgspec.Struct, frozen=True):
     round: _Count
     seconds: _Seconds | None
     error: str | None
+    content_sum: str | None
 
 
 class Device(msgspec.Struct, frozen=True):

@@ -158,8 +158,9 @@ def _not_known(load: Evidence) -> str:
     share = format_ratio(load.bytes_per_second / limit.bytes_per_second) if limit else ""
     of_limit = f"{share} of {_GIVES[limit.name]}" if limit else "there is no limit to measure it by"
     missing = f" ({', '.join(unmeasured)} not measured)" if unmeasured else ""
-    stages = "no stage stands out" if load.is_own else "its stages were not measured"
-    return f"not known: {of_limit}{missing}, and {stages}"
+    if load.is_own:
+        return f"not known: {of_limit}{missing}, and no stage stands out; the timeline of --report may show more"
+    return f"not known: {of_limit}{missing}, and its stages were not measured; coldctl's own ways show what can be had"
 
 
 def _start_up(load: Evidence) -> str | None:

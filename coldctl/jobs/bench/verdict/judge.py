@@ -117,7 +117,7 @@ def _best(cache: CacheState, loaded: Mapping[str, SecondsByRound]) -> Best:
         return Best(cache, None, "none of coldctl's own ways loaded")
     first, *others = loaded
     if not others:
-        return Best(cache, None, f"{first} is the only way that loaded, so nothing was compared")
+        return Best(cache, None, f"{first} is coldctl's only way that loaded")
     pairs = [_Pair(cache, first, other, loaded[first], loaded[other]) for other in others]
     if doubts := [doubt for pair in pairs if (doubt := _doubt(pair))]:
         more = f"; so it is with {len(doubts) - 1} more" if len(doubts) > 1 else ""

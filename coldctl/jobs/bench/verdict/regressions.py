@@ -68,6 +68,14 @@ def other_machine(baseline: Baseline, host: HostFacts) -> list[str]:
     return [f"the baseline was not measured on the same: {'; '.join(changed)}"] if changed else []
 
 
+def other_content(baseline: Baseline, runs: Sequence[BenchRun]) -> list[str]:
+    """A note where loads brought other bytes then: as many of them, of a checkpoint that was trained on, say."""
+    then = {run.content_sum for run in baseline.runs if run.error is None and run.content_sum}
+    now = {run.content_sum for run in runs if run.error is None and run.content_sum}
+    told = "the baseline is of a checkpoint with as many bytes in as many tensors, and other content"
+    return [told] if then and now and not then & now else []
+
+
 def _judged(way: Way, ratio: Ratio, max_regression: float, is_peer: bool) -> Regression:
     allowed, most = format_ratio(max_regression), 1 + max_regression
     slower = ratio.low > most
