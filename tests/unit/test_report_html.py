@@ -241,7 +241,8 @@ def test_a_way_of_which_no_run_succeeded_is_a_row_without_dots_and_a_reason_in_a
     ]
 
 
-def test_every_way_that_loaded_has_its_bound_on_the_page(result: BenchResult) -> None:
+def test_every_way_that_loaded_has_its_bound_on_the_page() -> None:
+    result = full_result()
     shown = html.unescape(page(result))
     told = {each.bound for each in result.summaries if each.bound}
     assert len(told) > 2
