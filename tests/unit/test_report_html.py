@@ -6,6 +6,7 @@ import base64
 import hashlib
 import html
 import re
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -244,9 +245,9 @@ def test_a_way_of_which_no_run_succeeded_is_a_row_without_dots_and_a_reason_in_a
 def test_every_way_that_loaded_has_its_bound_on_the_page() -> None:
     result = full_result()
     shown = html.unescape(page(result))
-    told = {each.bound for each in result.summaries if each.bound}
-    assert len(told) > 2
-    assert all(bound[1:] in shown for bound in told)
+    told = Counter(each.bound for each in result.summaries if each.bound)
+    assert max(told.values()) > 1  # those of leading ways alone would be one for each cache state
+    assert all(shown.count(bound[1:]) >= times for bound, times in told.items())
 
 
 def test_a_share_over_a_hundred_per_cent_is_drawn_beyond_its_limit() -> None:
