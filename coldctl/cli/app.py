@@ -30,6 +30,7 @@ Environment (every option of a command also reads the variable that its help nam
   COLDCTL_DEBUG=1              print tracebacks
   COLDCTL_PROGRESS_SECONDS=10  seconds between progress lines off a terminal
   COLDCTL_LOG_FORMAT=text      text or json (JSON Lines on stderr)
+  COLDCTL_NATIVE=auto          compiled kernels: auto, on (fail without them) or off
   NO_COLOR=1                   no colour on a terminal"""
 
 

@@ -1,4 +1,5 @@
-"""The global settings, which have no flags: COLDCTL_DEBUG, COLDCTL_PROGRESS_SECONDS, COLDCTL_LOG_FORMAT."""
+"""The global settings, which have no flags: COLDCTL_DEBUG, COLDCTL_PROGRESS_SECONDS, COLDCTL_LOG_FORMAT,
+COLDCTL_NATIVE."""
 
 from __future__ import annotations
 
@@ -6,9 +7,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from coldctl import _native
 from coldctl.errors import UsageError
 
-NAMES = ("COLDCTL_DEBUG", "COLDCTL_PROGRESS_SECONDS", "COLDCTL_LOG_FORMAT")
+NAMES = ("COLDCTL_DEBUG", "COLDCTL_PROGRESS_SECONDS", "COLDCTL_LOG_FORMAT", _native.VARIABLE)
 
 _TRUE = {"1", "true", "t", "yes", "y", "on"}
 _FALSE = {"", "0", "false", "f", "no", "n", "off"}
@@ -29,6 +31,7 @@ class Settings:
 
 def read_settings(environ: Mapping[str, str]) -> Settings:
     """The settings in `environ`. Raises UsageError naming the variable whose value makes no sense."""
+    _native.wanted_in(environ)
     return Settings(
         debug=_boolean(environ, "COLDCTL_DEBUG"),
         progress_seconds=_seconds(environ, "COLDCTL_PROGRESS_SECONDS", default=10.0),

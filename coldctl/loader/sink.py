@@ -6,13 +6,14 @@ A sink sees pieces of tensors, tagged with their tensor and offset. It does not 
 from __future__ import annotations
 
 import string
-from functools import lru_cache
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
+from coldctl._native import kernels
 from coldctl.loader.format.header import Tensor
 from coldctl.loader.source import Source
 from coldctl.units import MIB
@@ -23,6 +24,9 @@ BLOCK_BYTES = 4 * MIB
 _WORD_BYTES = 8
 _DIGITS = 32
 _MASK = (1 << 64) - 1
+
+WordSums = Callable[[memoryview, int], tuple[int, int]]
+"""`coldctl.kernels.base.Kernels.word_sums`."""
 
 
 class Sink(Protocol):
@@ -58,13 +62,13 @@ class Digests:
 
     def __init__(self, *, sums: bool) -> None:
         self.of: dict[tuple[str, str], Digest] = {}
-        self._sums = sums
+        self._word_sums = kernels().word_sums if sums else None
         self._open: dict[tuple[str, str], _Running] = {}
 
     def accept(self, source: Source, tensor: Tensor, start_bytes: int, piece: memoryview) -> None:
         key = (source.name, tensor.name)
-        running = self._open.pop(key) if start_bytes else _Running()
-        running.add(start_bytes, piece, sums=self._sums)
+        running = self._open.pop(key) if start_bytes else _Running(self._word_sums)
+        running.add(start_bytes, piece)
         if start_bytes + len(piece) == tensor.nbytes:
             self.of[key] = running.digest()
         else:
@@ -74,18 +78,18 @@ class Digests:
 class _Running:
     """The digest of a tensor whose last piece has not come yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, word_sums: WordSums | None) -> None:
         self._hasher = blake3()
+        self._word_sums = word_sums
         self._blocks: list[tuple[int, int]] = []
 
-    def add(self, start_bytes: int, piece: memoryview, *, sums: bool) -> None:
+    def add(self, start_bytes: int, piece: memoryview) -> None:
         self._hasher.update(piece)
-        if sums and piece:
-            self._add_sums(start_bytes, piece)
+        if self._word_sums and piece:
+            block, offset_bytes = divmod(start_bytes, BLOCK_BYTES)
+            self._add_sums(block, *self._word_sums(piece, offset_bytes // _WORD_BYTES))
 
-    def _add_sums(self, start_bytes: int, piece: memoryview) -> None:
-        block, offset_bytes = divmod(start_bytes, BLOCK_BYTES)
-        sum1, sum2 = word_sums(piece, offset_bytes // _WORD_BYTES)
+    def _add_sums(self, block: int, sum1: int, sum2: int) -> None:
         if block == len(self._blocks):
             self._blocks.append((sum1, sum2))
         else:
@@ -105,24 +109,3 @@ def has_sums(block_sums: str, nbytes: int) -> bool:
 def sums_in(block_sums: str) -> NDArray[np.uint64]:
     """The sums that are written in `block_sums`, S1 and S2 of each block. Shape [blocks, 2]."""
     return np.frombuffer(bytes.fromhex(block_sums), dtype=">u8").astype(np.uint64).reshape(-1, 2)
-
-
-def word_sums(piece: memoryview, first_word: int) -> tuple[int, int]:
-    """S1 = Σ w_i and S2 = Σ (i+1) w_i mod 2^64 over the little-endian words of `piece`, numbered from `first_word`.
-
-    A last word that is not whole is padded with zeros.
-    """
-    whole_bytes = len(piece) // _WORD_BYTES * _WORD_BYTES
-    words = np.frombuffer(piece[:whole_bytes], dtype="<u8")
-    sum1 = int(np.add.reduce(words, dtype=np.uint64))
-    sum2 = int(np.dot(words, _weights()[: len(words)])) + first_word * sum1
-    if whole_bytes < len(piece):
-        last = int.from_bytes(piece[whole_bytes:], "little")
-        sum1 += last
-        sum2 += (first_word + len(words) + 1) * last
-    return sum1 & _MASK, sum2 & _MASK
-
-
-@lru_cache(maxsize=1)
-def _weights() -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    return np.arange(1, BLOCK_BYTES // _WORD_BYTES + 1, dtype=np.uint64)

@@ -57,6 +57,7 @@ BENCHMARKS = (
             Modules("the bench group", tuple(sorted({loader.package for loader in LOADERS.values()})), BENCH_GROUP),
         ),
     ),
+    Benchmark("native", "the compiled kernels with torch, numpy and the plain ones", 3, (TORCH,)),
     Benchmark(
         "gpu_load",
         "loads into a GPU with the limits of its bus",

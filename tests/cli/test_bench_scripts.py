@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from coldctl._native import kernels
 from scripts.bench.child import Sample, run, run_watching_memory
 from scripts.bench.loads import DiffersError, Loads
 from scripts.bench.pairs import interleave
@@ -103,6 +104,13 @@ def test_small_tensors(tmp_path: Path) -> None:
     assert set(document["samples"]) == {"coldctl arena", "safetensors by tensor"}
     assert document["tensors"] == 2000
     assert len(document["targets"]) == 1
+
+
+def test_native(tmp_path: Path) -> None:
+    document = bench("native", tmp_path / "report.json", "--size", "8MiB")
+    assert set(document["samples"]) >= {"encode", "torch encode", "plain encode", "decode", "block sums", "numpy sum"}
+    assert document["level"] == kernels().name
+    assert len(document["targets"]) == 10
 
 
 def test_a_load_is_summed_up_and_one_of_other_bytes_is_not_compared(tmp_path: Path) -> None:

@@ -106,6 +106,7 @@ def test_an_empty_variable_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch, c
         "COLDCTL_DEBUG",
         "COLDCTL_PROGRESS_SECONDS",
         "COLDCTL_LOG_FORMAT",
+        "COLDCTL_NATIVE",
     ],
 )
 def test_a_bad_value_exits_with_2_and_names_the_variable(coldctl: Run, variable: str) -> None:

@@ -49,6 +49,7 @@ def test_no_variable_that_something_reads_is_noted(coldctl: Run, model: Path) ->
         "COLDCTL_DEBUG": "0",
         "COLDCTL_PROGRESS_SECONDS": "5",
         "COLDCTL_LOG_FORMAT": "text",
+        "COLDCTL_NATIVE": "auto",
         "COLDCTL_PREWARM_BUDGET": "1GiB",
         "COLDCTL_REPACK_SHARD_SIZE": "1GiB",
         "COLDCTL_VERIFY_DIGESTS": "0",

@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from coldctl._native import kernels
 from coldctl.errors import StoppedError
 from coldctl.events import Events
 from coldctl.loader.load.sums import WINDOW_BYTES, device_sums, host_sums
-from coldctl.loader.sink import has_sums, sums_in, word_sums
+from coldctl.loader.sink import has_sums, sums_in
 
 MIB = 1 << 20
 
@@ -123,7 +124,7 @@ def test_memory_of_several_windows_has_the_sums_of_each_block() -> None:
     blocks = [Block(at, 4 * MIB) for at in range(0, nbytes - 4 * MIB, 4 * MIB)]
     blocks += [Block(across, 4 * MIB), Block(across + 8, 13), Block(beyond, 3 * MIB + 3), Block(WINDOW_BYTES, 1)]
     view = memory.data
-    expected = [word_sums(view[at : at + size], 0) for at, size in blocks]
+    expected = [kernels().word_sums(view[at : at + size], 0) for at, size in blocks]
     with torch.profiler.profile(profile_memory=True) as profile:
         assert pairs(device_sums(torch.from_numpy(memory), array_of(blocks))) == expected
     assert max(event.self_cpu_memory_usage for event in profile.events()) <= WINDOW_BYTES + MIB
@@ -146,7 +147,7 @@ def test_many_small_blocks_take_few_calls_of_torch() -> None:
         found = device_sums(tensor, array_of(blocks))
     assert len([event for event in profile.events() if event.cpu_parent is None]) < 100
     view = memory.data
-    assert pairs(found) == [word_sums(view[at : at + nbytes], 0) for at, nbytes in blocks]
+    assert pairs(found) == [kernels().word_sums(view[at : at + nbytes], 0) for at, nbytes in blocks]
 
 
 def test_a_device_tensor_is_not_written_to_and_may_be_a_view() -> None:

@@ -7,13 +7,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+from coldctl._native import kernels
 from coldctl.errors import ColdctlError, EnvironmentLacksError, InputError
 from coldctl.events import Events
 from coldctl.loader.load.parts import Part
 from coldctl.loader.load.wanted import Gather
 from coldctl.loader.pool import Worker, default_streams_cap, share_out
 from coldctl.loader.scratch import scratch, shortage
-from coldctl.loader.sink import BLOCK_BYTES, word_sums
+from coldctl.loader.sink import BLOCK_BYTES
 from coldctl.loader.source import LastOpened, OpenSource
 
 STAGE = "verify"
@@ -63,7 +64,7 @@ def file_sums(parts: Iterable[Part], events: Events) -> dict[int, tuple[int, int
     sums: dict[int, tuple[int, int]] = {}
 
     def use(part: Part, in_file: memoryview) -> None:
-        sums[part.number] = word_sums(in_file, 0)
+        sums[part.number] = kernels().word_sums(in_file, 0)
 
     read_again(parts, lambda: use, events)
     return sums

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coldctl._native import kernels
 from coldctl.events import NULL, Events
 from coldctl.loader.device.protocol import Bytes
 from coldctl.loader.pool import default_streams_cap, share_out
-from coldctl.loader.sink import BLOCK_BYTES, word_sums
+from coldctl.loader.sink import BLOCK_BYTES
 from coldctl.units import MIB
 
 Blocks = NDArray[np.int64]
@@ -42,6 +43,7 @@ def host_sums(memory: memoryview, blocks: Blocks, events: Events = NULL) -> Sums
     """
     sums = np.zeros(blocks.shape, dtype=np.uint64)
     starts, sizes = blocks.T.tolist()
+    word_sums = kernels().word_sums
 
     def work(batch: range) -> Iterator[int]:
         for number in batch:
