@@ -15,12 +15,13 @@ import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import Event
 from typing import Any
 
 import pytest
 
 from coldctl.errors import EnvironmentLacksError
-from coldctl.jobs.bench.machine import nvml
+from coldctl.jobs.bench.machine import device_samples, nvml
 from coldctl.jobs.bench.machine.device_samples import DeviceSampler, sample
 from coldctl.results.bench import DeviceSample
 
@@ -206,6 +207,27 @@ def test_samples_come_while_the_block_runs_and_end_with_it(monkeypatch: pytest.M
     assert library.open == 0
     time.sleep(0.01)
     assert sampler.samples == taken
+
+
+def test_unless_somebody_says_otherwise_there_is_one_sample_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float | None] = []
+
+    class Noting(Event):
+        """Pauses are noted, and shortened."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(timeout)
+            return super().wait(0.001)
+
+    monkeypatch.setattr(nvml, "load_nvml", lambda: Library(A5000))
+    monkeypatch.setattr(device_samples, "Event", Noting)
+    before = time.monotonic()
+    with DeviceSampler(A5000.uuid) as sampler:
+        while len(pauses) < 3:
+            assert time.monotonic() < before + 60, "no three samples within a minute"
+            time.sleep(0.001)
+    assert set(pauses) == {1.0}
+    assert len(pauses) == len(sampler.samples)
 
 
 def test_an_error_in_the_block_comes_through_and_ends_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -307,6 +307,16 @@ def test_the_bus_is_measured_on_one_two_and_four_streams_and_all_is_given_back()
     assert (device.pinned.now_bytes, device.allocated.now_bytes) == (0, 0)
 
 
+def test_streams_that_only_queue_behind_each_other_show_neither_gain_nor_loss() -> None:
+    """On four streams each copy waits for three others: by the sum of their times the bus would seem a fourth as fast,
+    and by a stream's own time four times as fast."""
+    device = StandIn()
+    device.pin_limit_bytes = 2 * MIB
+    device.copy_bytes_per_second = 200e6
+    rates = pinned_rates(device)
+    assert 0.5 < rates[4] / rates[1] < 2
+
+
 def test_a_device_without_pinned_memory_has_a_bus_that_was_not_measured() -> None:
     device = StandIn()
     device.pin_limit_bytes = 0

@@ -334,6 +334,19 @@ def test_a_peer_that_cannot_load_them_fails_once_in_each_state(tmp_path: Path) -
     assert refused == [(0, "instanttensor loads to CUDA devices only")]
 
 
+def test_of_a_peer_with_a_format_of_its_own_those_files_are_brought_into_the_state(tmp_path: Path) -> None:
+    options = BenchOptions("model", device="cpu", caches=("warm",), rounds=1)
+    write_shard(tmp_path / "model.safetensors", {"a": made("U8", 5000)})
+    (tmp_path / "model.tensors").write_bytes(bytes(12_345))
+    checkpoint = open_checkpoint(tmp_path / "model.safetensors")
+    runner = Runner(HALF_A_MINUTE, NULL, command=python(NOTING, str(tmp_path / "ran")))
+    runs = Rounds(options, checkpoint, runner, NULL).run_all([peer("tensorizer"), peer("safetensors")])
+    size = (tmp_path / "model.safetensors").stat().st_size
+    assert [run.error for run in runs] == [None, None]
+    assert [run.resident_before_bytes for run in runs] == [12_345, size]
+    assert [run.resident_after_bytes for run in runs] == [12_345, size]
+
+
 def test_files_that_vanish_lose_no_run(tmp_path: Path) -> None:
     class Removing(Noting):
         def note(self, message: str) -> None:
