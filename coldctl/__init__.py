@@ -1,8 +1,8 @@
 """coldctl: prepare, verify, warm and load LLM checkpoints for cold starts. The public API, imported lazily.
 
-`open(path)` gives a checkpoint to load from; `repack`, `verify`, `prewarm`, `evict`, `status` and `bench` are the
-commands, each with its options. All errors are in `coldctl.errors`, and what loads and commands return in
-`coldctl.results`.
+`open(path)` gives a checkpoint to load from; `repack`, `convert_fp8`, `verify`, `prewarm`, `evict`, `status` and
+`bench` are the commands, each with its options. All errors are in `coldctl.errors`, and what loads and commands return
+in `coldctl.results`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from coldctl.errors import CancelledError, ColdctlError, NotLoadedError
     from coldctl.jobs.bench import BenchOptions, bench
     from coldctl.jobs.evict import EvictOptions, evict
+    from coldctl.jobs.fp8 import Fp8Options, convert_fp8
     from coldctl.jobs.prewarm import PrewarmOptions, prewarm
     from coldctl.jobs.repack import RepackOptions, repack
     from coldctl.jobs.status import StatusOptions, status
@@ -29,6 +30,7 @@ __all__ = [
     "ColdctlError",
     "Dequantise",
     "EvictOptions",
+    "Fp8Options",
     "Loaded",
     "Loading",
     "NotLoadedError",
@@ -40,6 +42,7 @@ __all__ = [
     "VerifyOptions",
     "__version__",
     "bench",
+    "convert_fp8",
     "evict",
     "open",
     "prewarm",
@@ -55,6 +58,7 @@ _HOMES = {
     "ColdctlError": "coldctl.errors",
     "Dequantise": "coldctl.loader.load.transform",
     "EvictOptions": "coldctl.jobs.evict",
+    "Fp8Options": "coldctl.jobs.fp8",
     "Loaded": "coldctl.loader.load.loaded",
     "Loading": "coldctl.loader.load.loading",
     "NotLoadedError": "coldctl.errors",
@@ -65,6 +69,7 @@ _HOMES = {
     "Transform": "coldctl.loader.load.transform",
     "VerifyOptions": "coldctl.jobs.verify",
     "bench": "coldctl.jobs.bench",
+    "convert_fp8": "coldctl.jobs.fp8",
     "evict": "coldctl.jobs.evict",
     "open": "coldctl.loader.load.opened",
     "prewarm": "coldctl.jobs.prewarm",

@@ -88,7 +88,7 @@ def _is_option(word: str) -> bool:
 def _options(group: Any) -> dict[str, list[str]]:
     """The names of the options that read variables, by command."""
     return {
-        name: [option.name for option in command.params if option.param_type_name == "option"]
+        name: [option.opts[0].lstrip("-") for option in command.params if option.param_type_name == "option"]
         for name, command in group.commands.items()
     }
 
@@ -135,6 +135,7 @@ def _coldctl(
     \b
     Examples:
       coldctl repack ./Llama-3-8B ./Llama-3-8B-aligned
+      coldctl fp8 ./Llama-3-8B --report
       coldctl verify ./Llama-3-8B-aligned
       coldctl prewarm /models/Llama-3-8B-aligned
       coldctl status /models/Llama-3-8B-aligned

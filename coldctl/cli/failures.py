@@ -130,7 +130,7 @@ def _where(error: BaseException) -> str | None:
         return None
     source = context.get_parameter_source(parameter.name)
     if source is not None and source.name == "ENVIRONMENT":
-        return f"{context.auto_envvar_prefix}_{parameter.name.upper()}"
+        return str(parameter.envvar or f"{context.auto_envvar_prefix}_{parameter.name.upper()}")
     return " / ".join(parameter.opts) if parameter.param_type_name == "option" else str(parameter.metavar)
 
 

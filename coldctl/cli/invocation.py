@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from coldctl.cli.settings import is_true
 
 # Each is a module beside this one, with `command` (what typer calls) and `EXIT_STATUS` (the end of its help).
-COMMANDS = ("repack", "verify", "prewarm", "evict", "status", "bench")
+COMMANDS = ("repack", "fp8", "verify", "prewarm", "evict", "status", "bench")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,11 @@ _PREFIX = "COLDCTL_"
 def unknown_variables(environ: Mapping[str, str], options: Mapping[str, Iterable[str]]) -> list[str]:
     """A sentence about the COLDCTL_ variables in `environ` that no global setting and no option of any command reads;
     none where there are none. `options`: the names of the options of each command."""
-    known = {f"{_PREFIX}{command}_{option}".upper() for command, names in options.items() for option in names}
+    known = {
+        f"{_PREFIX}{command}_{option}".upper().replace("-", "_")
+        for command, names in options.items()
+        for option in names
+    }
     known.update(NAMES)
     unknown = sorted(name for name in environ if name.startswith(_PREFIX) and name not in known)
     if not unknown:

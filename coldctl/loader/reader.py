@@ -1,5 +1,5 @@
 """How tensors are read: each thread has one buffer, fills it by pread, and hands each piece on while the CPU's
-cache still holds it. Memory is threads x 1 MiB whatever the checkpoint, and no queue stands between disk and sink.
+cache still holds it. Memory is threads x one piece whatever the checkpoint, and no queue stands between disk and sink.
 """
 
 from __future__ import annotations
@@ -26,8 +26,16 @@ _FIRST_THREADS = 2
 Unreadable = Callable[[Segment, UnreadableError], None]
 
 
-def read(segments: Iterable[Segment], sink: Sink, events: Events, *, unreadable: Unreadable | None = None) -> int:
-    """Give every tensor of `segments` to `sink`, and return the number of threads that were used.
+def read(
+    segments: Iterable[Segment],
+    sink: Sink,
+    events: Events,
+    *,
+    unreadable: Unreadable | None = None,
+    piece_bytes: int = PIECE_BYTES,
+) -> int:
+    """Give every tensor of `segments` to `sink`, and return the number of threads that were used. A tensor of at most
+    `piece_bytes` comes in one piece.
 
     Raises, after all threads have ended, the first of UnreadableError, ChangedError, OutOfMemoryError, StoppedError and
     whatever the sink raised. With `unreadable`, a segment whose bytes cannot be read is handed to that instead, from
@@ -37,7 +45,7 @@ def read(segments: Iterable[Segment], sink: Sink, events: Events, *, unreadable:
 
     @contextmanager
     def make_worker() -> Iterator[Worker[Segment]]:
-        buffer = scratch(PIECE_BYTES)
+        buffer = scratch(piece_bytes)
         with LastOpened(lambda source: source.open(), checked=True) as opened:
 
             def work(segment: Segment) -> Iterator[int]:
@@ -54,9 +62,9 @@ def read(segments: Iterable[Segment], sink: Sink, events: Events, *, unreadable:
 
 
 def _pieces(segment: Segment, opened: OpenSource, sink: Sink, buffer: memoryview) -> Iterator[int]:
-    for batch in _batches(segment.tensors):
+    for batch in _batches(segment.tensors, len(buffer)):
         first, last = batch[0], batch[-1]
-        if first.nbytes > PIECE_BYTES:
+        if first.nbytes > len(buffer):
             yield from _large(first, segment.source, opened, sink, buffer)
             continue
         start_bytes = first.offset_bytes
@@ -69,19 +77,19 @@ def _pieces(segment: Segment, opened: OpenSource, sink: Sink, buffer: memoryview
 
 
 def _large(tensor: Tensor, source: Source, opened: OpenSource, sink: Sink, buffer: memoryview) -> Iterator[int]:
-    for start_bytes in range(0, tensor.nbytes, PIECE_BYTES):
-        piece = buffer[: min(PIECE_BYTES, tensor.nbytes - start_bytes)]
+    for start_bytes in range(0, tensor.nbytes, len(buffer)):
+        piece = buffer[: min(len(buffer), tensor.nbytes - start_bytes)]
         opened.read_into(piece, tensor.offset_bytes + start_bytes)
         sink.accept(source, tensor, start_bytes, piece)
         yield len(piece)
 
 
-def _batches(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+def _batches(tensors: Iterable[Tensor], most_bytes: int) -> Iterator[list[Tensor]]:
     """Neighbours that fit one buffer together; a tensor larger than the buffer alone."""
     batch: list[Tensor] = []
     batch_bytes = 0
     for tensor in tensors:
-        if batch and batch_bytes + tensor.nbytes > PIECE_BYTES:
+        if batch and batch_bytes + tensor.nbytes > most_bytes:
             yield batch
             batch, batch_bytes = [], 0
         batch.append(tensor)

@@ -17,9 +17,11 @@ from pathlib import Path
 
 import pytest
 
+from coldctl.jobs.fp8 import Fp8Options, convert_fp8
 from coldctl.jobs.repack import RepackOptions, repack
 from coldctl.jobs.verify import VerifyOptions, verify
 from tests.cli.process import ROOT, clean_environment
+from tests.fp8 import some_rows, tensor, write_model
 from tests.tiny import contents, made, read_folder, snapshot, without_places, write_sharded
 
 MIB = 1 << 20
@@ -47,15 +49,18 @@ def source(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def repacking(source: Path, target: Path, seconds: float, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """A repack whose every write takes `seconds`, after it has begun to write."""
+def repacking(
+    source: Path, target: Path, seconds: float, *options: str, command: str = "repack"
+) -> Iterator[subprocess.Popen[str]]:
+    """A repack, or another command that writes as it does, whose every write takes `seconds`, after it has begun to
+    write."""
     customs = source.parent / "customs"
     customs.mkdir(exist_ok=True)
     (customs / "sitecustomize.py").write_text(SLOW.format(seconds=seconds))
     environment = clean_environment({"PYTHONPATH": f"{customs}{os.pathsep}{ROOT}"})
-    command = [sys.executable, "-m", "coldctl", "repack", str(source), str(target), *options]
+    program = [sys.executable, "-m", "coldctl", command, str(source), str(target), *options]
     with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        program, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
             give_up = time.monotonic() + PATIENCE_SECONDS
@@ -137,3 +142,32 @@ def test_a_second_repack_into_the_same_folder_is_refused_while_the_first_runs(so
         assert "another coldctl is writing to" in second.stderr
         assert process.poll() is None
         assert list(target.glob(".coldctl-*.tmp"))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_model(tmp_path / "model", tensor(some_rows(3000, 512)), tensor(some_rows(3000, 512)))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_fp8_in_two_seconds_and_leaves_nothing(
+    model: Path, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    before = snapshot(model)
+    with repacking(model, tmp_path / "new" / "target", 0.2, command="fp8") as process:
+        _, err = stop(process, number)
+    assert process.returncode == code
+    assert "Traceback" not in err
+    assert not (tmp_path / "new").exists()
+    assert snapshot(model) == before
+
+
+def test_a_killed_fp8_leaves_no_final_names_and_the_next_one_sweeps(model: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    with repacking(model, target, 0.2, command="fp8") as process:
+        process.kill()
+        process.wait(PATIENCE_SECONDS)
+    assert all(path.name.startswith(".coldctl-") for path in target.iterdir())
+    convert_fp8(Fp8Options(str(model), str(target)))
+    convert_fp8(Fp8Options(str(model), str(tmp_path / "other")))
+    assert contents(target) == contents(tmp_path / "other")

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from coldctl.errors import NoSpaceError
+from coldctl.jobs.fp8 import Fp8Options, convert_fp8
 from coldctl.jobs.repack import RepackOptions, repack
 from coldctl.loader import syscalls
 from tests.cli.process import run_python
 from tests.filesystems import loop_filesystem, tmpfs
+from tests.fp8 import some_rows, tensor, write_model
 from tests.tiny import contents, made, write_shard, write_sharded
 
 pytestmark = pytest.mark.root
@@ -186,3 +188,21 @@ def test_the_command_line_says_so_in_one_line_with_exit_code_6(source: Path) -> 
         assert "Traceback" not in ended.stderr
         assert "5.0 MiB free, and the new checkpoint needs 6.0 MiB" in ended.stderr
         assert contents(disk) == {}
+
+
+def test_fp8_gives_all_of_the_space_back_when_a_shard_does_not_fit(
+    tmp_path: Path, small: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 3 MiB of FP8 each, and room for one.
+    rows = tensor(some_rows(3 * 1024, 1024))
+    source = write_model(tmp_path / "model", rows, rows)
+    disk = small(5 * MIB)
+    free = free_bytes(disk)
+    with pytest.raises(NoSpaceError, match=r"free, and the new checkpoint needs 6\.0 MiB"):
+        convert_fp8(Fp8Options(str(source), str(disk / "target")))
+    with monkeypatch.context() as patch:
+        believe_in_space(patch)
+        with pytest.raises(NoSpaceError, match=r"cannot allocate \d+ bytes for model-00002-of-00002\.safetensors"):
+            convert_fp8(Fp8Options(str(source), str(disk / "target")))
+    assert not (disk / "target").exists()
+    assert free_bytes(disk) == free

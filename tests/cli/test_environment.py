@@ -37,10 +37,15 @@ VALUES: dict[str, tuple[str, Any, list[str], Any]] = {
     "report": ("a.html", "a.html", ["--report", "b.html"], "b.html"),
     "baseline": ("a.json", "a.json", ["--baseline", "b.json"], "b.json"),
     "max_regression": ("20%", 0.2, ["--max-regression", "0.3"], 0.3),
+    "for_": ("coldctl", "coldctl", ["--for", "deepseek"], "deepseek"),
+    "format": ("e5m2", "e5m2", ["--format", "e4m3"], "e4m3"),
+    "tensors": ("lm_head", "lm_head", ["--tensors", "embed"], "embed"),
+    "max_error": ("0.1", 0.1, ["--max-error", "0.2"], 0.2),
+    "fp8 report": ("1", True, ["--report"], True),
 }
-FLAGS = ("force", "dry_run", "json", "quiet", "strict", "all_or_nothing", "sweep", "verify")
+FLAGS = ("force", "dry_run", "json", "quiet", "strict", "all_or_nothing", "sweep", "verify", "allow_nonfinite")
 # Names of files, and what the job knows best.
-TAKE_ANY_TEXT = ("loader", "budget", "json", "device", "mode", "compare", "trace", "report", "baseline")
+TAKE_ANY_TEXT = ("loader", "budget", "json", "device", "mode", "compare", "trace", "report", "baseline", "tensors")
 
 GROUP: Any = typer.main.get_command(build())
 OPTIONS = [
@@ -56,6 +61,10 @@ def parse(command: str, *options: str) -> dict[str, Any]:
     paths = ["path"] * sum(parameter.param_type_name == "argument" for parameter in parser.params)
     parsed: dict[str, Any] = parser.make_context(command, [*paths, *options]).params
     return parsed
+
+
+def variable_of(command: str, option: str) -> str:
+    return f"COLDCTL_{command}_{option}".rstrip("_").upper()  # `for` is no name that a parameter can have
 
 
 def values_of(command: str, option: str) -> tuple[str, Any, list[str], Any]:
@@ -74,20 +83,20 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_variable_sets_the_option(monkeypatch: pytest.MonkeyPatch, command: str, option: str) -> None:
     text, meaning, _, _ = values_of(command, option)
     assert parse(command)[option] != meaning
-    monkeypatch.setenv(f"COLDCTL_{command.upper()}_{option.upper()}", text)
+    monkeypatch.setenv(variable_of(command, option), text)
     assert parse(command)[option] == meaning
 
 
 @pytest.mark.parametrize(("command", "option"), [pair for pair in OPTIONS if pair[1] in VALUES])
 def test_the_flag_wins_over_the_variable(monkeypatch: pytest.MonkeyPatch, command: str, option: str) -> None:
     text, _, flag, meaning = values_of(command, option)
-    monkeypatch.setenv(f"COLDCTL_{command.upper()}_{option.upper()}", text)
+    monkeypatch.setenv(variable_of(command, option), text)
     assert parse(command, *flag)[option] == meaning
 
 
 @pytest.mark.parametrize(("command", "option"), [pair for pair in OPTIONS if pair[1] in FLAGS])
 def test_a_flag_wins_over_a_variable_that_says_no(monkeypatch: pytest.MonkeyPatch, command: str, option: str) -> None:
-    monkeypatch.setenv(f"COLDCTL_{command.upper()}_{option.upper()}", "0")
+    monkeypatch.setenv(variable_of(command, option), "0")
     assert parse(command)[option] is False
     assert parse(command, "--" + option.replace("_", "-"))[option] is True
 
@@ -95,14 +104,14 @@ def test_a_flag_wins_over_a_variable_that_says_no(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(("command", "option"), OPTIONS)
 def test_an_empty_variable_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch, command: str, option: str) -> None:
     expected = parse(command)[option]
-    monkeypatch.setenv(f"COLDCTL_{command.upper()}_{option.upper()}", "")
+    monkeypatch.setenv(variable_of(command, option), "")
     assert parse(command)[option] == expected
 
 
 @pytest.mark.parametrize(
     "variable",
     [
-        *(f"COLDCTL_{command.upper()}_{option.upper()}" for command, option in OPTIONS if option not in TAKE_ANY_TEXT),
+        *(variable_of(command, option) for command, option in OPTIONS if option not in TAKE_ANY_TEXT),
         "COLDCTL_DEBUG",
         "COLDCTL_PROGRESS_SECONDS",
         "COLDCTL_LOG_FORMAT",

@@ -24,6 +24,7 @@ from typing import NamedTuple
 from coldctl.cli.exits import meanings
 from coldctl.cli.invocation import COMMANDS
 from coldctl.engines import ENGINES, Engine
+from coldctl.fp8.conventions import BLOCK, CONVENTIONS, Convention, Seen
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -90,6 +91,16 @@ def generated(name: str) -> str:
         return "\n".join(["| code | meaning |", "| --- | --- |", *rows, ""])
     if name == "figures":
         return "\n".join(["| benchmark | measured | wanted | met |", "| --- | --- | --- | --- |", *_figures(), ""])
+    if name == "fp8":
+        stored = [f"| {c.name} | {_stored(c)} | {c.config} |" for c in CONVENTIONS.values()]
+        seen = [f"| {c.name} | {_seen(row)} |" for c in CONVENTIONS.values() for row in c.seen]
+        heads = ["| --for | stored as | config.json gets |", "| --- | --- | --- |"]
+        more_heads = [
+            "",
+            "| --for | engine | version read | what it does | seen in |",
+            "| --- | --- | --- | --- | --- |",
+        ]
+        return "\n".join([*heads, *stored, *more_heads, *seen, ""])
     if name == "fillers":
         fillers = [f"| {e.name} | {e.versions} | {_refusing(e)} | {e.fillers_source} |" for e in ENGINES]
         heads = ["| engine or loader | version read | model types that fail | seen in |", "| --- | --- | --- | --- |"]
@@ -107,6 +118,22 @@ def _refusing(engine: Engine) -> str:
     if engine.fillers_only_by is not None:
         return f"all but {', '.join(sorted(engine.fillers_only_by))}"
     return ", ".join(sorted(engine.fillers_refused_by)) or "none known"
+
+
+def _stored(convention: Convention) -> str:
+    formats = " or ".join(fmt.upper() for fmt in convention.formats)
+    if convention.scale == "none":
+        return f"{formats}, no scale"
+    shares = {"row": "a row, [rows, 1]", "block": f"{BLOCK} x {BLOCK} values"}[convention.scale]
+    dtype = "the model's dtype" if convention.scale_dtype == "model" else convention.scale_dtype
+    return f"{formats}, `NAME{convention.scale_suffix}` in {dtype} for {shares}"
+
+
+def _seen(row: Seen) -> str:
+    verdict = {"loads": "loads it", "refuses": "refuses it", "wrong": "**reads it wrong**", "untested": "not tried"}
+    role = "" if len(row.roles) > 1 else f"the {row.roles[0]}: "
+    note = f", {row.note}" if row.note else ""
+    return f"{row.engine} | {row.versions} | {role}{verdict[row.verdict]}{note} | {row.source}"
 
 
 def _figures() -> Iterator[str]:

@@ -24,7 +24,7 @@ def test_what_was_measured_names_what_it_compared() -> None:
 
 def test_generated_parts_are_fresh() -> None:
     parts = generated_parts(TEXT)
-    assert set(parts) == {"exit_codes", "engines", "figures", "fillers"}
+    assert set(parts) == {"exit_codes", "engines", "figures", "fillers", "fp8"}
     for name, text in parts.items():
         assert text == generated(name), f"{name}: run python -m tests.docs.readme"
 

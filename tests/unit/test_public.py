@@ -8,10 +8,11 @@ import sys
 import pytest
 
 import coldctl
-from coldctl.jobs import bench, evict, prewarm, repack, status, verify
+from coldctl.jobs import bench, evict, fp8, prewarm, repack, status, verify
 
 JOBS = {
     "repack": (repack, "RepackOptions"),
+    "convert_fp8": (fp8, "Fp8Options"),
     "verify": (verify, "VerifyOptions"),
     "prewarm": (prewarm, "PrewarmOptions"),
     "evict": (evict, "EvictOptions"),

@@ -42,13 +42,15 @@ class Recording:
         self.pieces.setdefault(tensor.name, []).append(len(piece))
 
 
-def read_all(checkpoint: Checkpoint, sink: Recording, events: Events = NULL) -> int:
-    return reader.read(plan.tensor_segments(plan.ordered_tensors(checkpoint, "file")), sink, events)
+def read_all(checkpoint: Checkpoint, sink: Recording, events: Events = NULL, piece_bytes: int = MIB) -> int:
+    return reader.read(
+        plan.tensor_segments(plan.ordered_tensors(checkpoint, "file")), sink, events, piece_bytes=piece_bytes
+    )
 
 
-def check(folder: Path, tensors: Tensors) -> Recording:
+def check(folder: Path, tensors: Tensors, piece_bytes: int = MIB) -> Recording:
     sink = Recording()
-    read_all(open_checkpoint(folder), sink)
+    read_all(open_checkpoint(folder), sink, piece_bytes=piece_bytes)
     assert {name: bytes(data) for name, data in sink.data.items()} == {n: t.data for n, t in tensors.items()}
     return sink
 
@@ -84,9 +86,7 @@ def test_many_small_tensors_of_several_files_arrive_whole(tmp_path: Path) -> Non
 def test_any_mix_of_sizes_around_a_small_buffer(tmp_path: Path, sizes: list[int]) -> None:
     tensors = {f"t{n}": made("U8", size, seed=n) for n, size in enumerate(sizes)}
     write_shard(tmp_path / "model.safetensors", tensors)
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(reader, "PIECE_BYTES", 32)
-        sink = check(tmp_path, tensors)
+    sink = check(tmp_path, tensors, piece_bytes=32)
     assert all(piece <= 32 for pieces in sink.pieces.values() for piece in pieces)
 
 

@@ -46,23 +46,31 @@ def repack(options: RepackOptions, events: Events = NULL) -> RepackResult:
     was synced; not that the filesystem could lay it contiguously (the extents in the result say that).
     """
     start_seconds = time.perf_counter()
-    _check(options)
+    check(options)
     with PeakAnon() as memory:
         checkpoint = open_checkpoint(options.source)
         check_apart(checkpoint, options.target)
         rewrite = _plan(checkpoint, options)
-        try:
-            if options.dry_run:
-                files, replaced = foresee(rewrite, options.target, force=options.force)
-            else:
-                files, replaced = write(rewrite, options.target, force=options.force, events=events)
-        except OSError as error:
-            raise from_os_error(error, "write to", options.target) from error
-    removed = sorted(set(replaced) - set(rewrite.names))
-    return _result(rewrite, options, files, removed, time.perf_counter() - start_seconds, memory.peak_bytes)
+        files, removed = carry_out(rewrite, options, events, label="repacking")
+    return result_of(rewrite, options, files, removed, time.perf_counter() - start_seconds, memory.peak_bytes)
 
 
-def _check(options: RepackOptions) -> None:
+def carry_out(
+    rewrite: Rewrite, options: RepackOptions, events: Events, *, label: str
+) -> tuple[list[RepackedFile], list[str]]:
+    """The files that were, or in a dry run would be, written to the target, and the names of those that had to go."""
+    try:
+        if options.dry_run:
+            files, replaced = foresee(rewrite, options.target, force=options.force)
+        else:
+            files, replaced = write(rewrite, options.target, force=options.force, events=events, label=label)
+    except OSError as error:
+        raise from_os_error(error, "write to", options.target) from error
+    return files, sorted(set(replaced) - set(rewrite.names))
+
+
+def check(options: RepackOptions) -> None:
+    """Raises UsageError for options that make no sense."""
     if options.align not in ALIGNS:
         raise UsageError(f"no such alignment: {options.align!r}", hint=f"one of {', '.join(ALIGNS)}")
     if options.order not in ORDERS:
@@ -92,7 +100,7 @@ def _plan(checkpoint: Checkpoint, options: RepackOptions) -> Rewrite:
     return rewrite
 
 
-def _result(
+def result_of(
     rewrite: Rewrite,
     options: RepackOptions,
     files: list[RepackedFile],

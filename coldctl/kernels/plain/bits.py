@@ -27,9 +27,19 @@ def as_bits(values: Values) -> Values:
 
 def as_float32(values: Values, dtype: str) -> NDArray[np.float32]:
     """Exactly. Any shape."""
+    floats = np.empty(values.shape, np.float32)
+    into_float32(values, dtype, floats)
+    return floats
+
+
+def into_float32(values: Values, dtype: str, floats: NDArray[np.float32]) -> None:
+    """`as_float32` into an array of the caller's, of the same shape."""
     if dtype == BF16:
-        return (as_bits(values).astype(np.uint32) << 16).view(np.float32)
-    return values.view(np.float16 if dtype == F16 else np.float32).astype(np.float32)
+        bits = floats.view(np.uint32)
+        np.copyto(bits, as_bits(values))
+        np.left_shift(bits, 16, out=bits)
+    else:
+        np.copyto(floats, values.view(np.float16 if dtype == F16 else np.float32))
 
 
 def to_bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:

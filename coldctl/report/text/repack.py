@@ -14,7 +14,7 @@ _FILES_NAMED = 8
 
 def render(result: RepackResult, style: Style) -> str:
     """What was (or would be) written, how it is aligned and lies on disk, and what came along or stayed behind."""
-    lines = [*_summary(result, style), *_alignment(result), *_files(result), *_beside(result, style)]
+    lines = [*_summary(result, style), *alignment(result), *files(result), *beside(result, style)]
     return "\n".join(lines) + "\n"
 
 
@@ -29,7 +29,7 @@ def _summary(result: RepackResult, style: Style) -> list[str]:
     ]
 
 
-def _alignment(result: RepackResult) -> list[str]:
+def alignment(result: RepackResult) -> list[str]:
     lines = [
         f"  {result.aligned_tensors:,} of {count(result.tensors, 'tensor')}, "
         f"{format_share(result.aligned_bytes, result.bytes)} of bytes on a page "
@@ -50,7 +50,7 @@ def _refusals(result: RepackResult) -> str:
     return f"; known to refuse such a checkpoint: {', '.join(escape_name(engine) for engine in result.refused_by)}"
 
 
-def _files(result: RepackResult) -> list[str]:
+def files(result: RepackResult) -> list[str]:
     rows = [
         (
             escape_name(file.path),
@@ -63,7 +63,7 @@ def _files(result: RepackResult) -> list[str]:
     return ["files", *table(rows, right=(1,))] if rows else []
 
 
-def _beside(result: RepackResult, style: Style) -> list[str]:
+def beside(result: RepackResult, style: Style) -> list[str]:
     lines = []
     if result.sidecars:
         lines.append(f"{'would come' if result.dry_run else 'came'} along: {_first_few(result.sidecars)}")
