@@ -73,8 +73,9 @@ class StandIn:
     `watch` compares what a source holds when it is submitted and when it is copied.
     `allocations_left` allocations succeed, and none past `capacity_bytes`; `pin_limit_bytes` bounds one pinned piece
     (0: none), `pin_how` is what pinned memory says it is; `register_fails`; with a `failure` nothing is copied any more
-    and every event raises it.
-    `gds_lacks` is why there is no GPUDirect Storage.
+    and every event and plain copy raises it. Plain copies have numbers like the others, and `pause` holds them too.
+    `gds_lacks` is why there is no GPUDirect Storage, `gds_refuses` why it takes no file, and `gds_copy` its last step.
+    `settled` counts how often somebody waited for what was computed.
     """
 
     def __init__(self, name: str = "stand-in:0") -> None:
@@ -91,6 +92,9 @@ class StandIn:
         self.register_fails = False
         self.failure: str | None = None
         self.gds_lacks: str | None = None
+        self.gds_refuses: str | None = None
+        self.gds_copy: Copy = faithfully
+        self.settled = 0
         self.violations: list[str] = []
         self.copies_done = 0
         self.allocated, self.pinned, self.registered, self.mapped = Account(), Account(), Account(), Account()
@@ -142,15 +146,20 @@ class StandIn:
         return StandInStream(self)
 
     def copy_plainly(self, to: Bytes, source: Bytes) -> None:
-        to.copy_(source)
+        number = next(self._numbers)
+        self._going.wait()
+        self.raise_if_failed()
+        self.copies.get(number, faithfully)(to, source)
+        self.raise_if_failed()
 
     def settle(self) -> None:
-        """torch computes on the CPU in the calling thread."""
+        """torch computes on the CPU in the calling thread, so there is nothing to wait for."""
+        self.settled += 1
 
     def gds(self) -> StandInGds:
         if self.gds_lacks is not None:
             raise EnvironmentLacksError(f"no GPUDirect Storage: {self.gds_lacks}")
-        return StandInGds()
+        return StandInGds(self.gds_refuses, self.gds_copy)
 
     def lock(self, memory: Bytes, kind: str) -> int:
         """The number by which to unlock it. (Not its address: other memory may have that a moment later.)"""
@@ -290,13 +299,20 @@ class StandInRegistration:
 class StandInGds:
     """Reads past the page cache, as the real one does; the last step to the target is a copy."""
 
+    def __init__(self, refuses: str | None, copy: Copy) -> None:
+        self._refuses = refuses
+        self._copy = copy
+
     def open(self, path: str) -> StandInGdsFile:
-        return StandInGdsFile(path)
+        if self._refuses is not None:
+            raise EnvironmentLacksError(f"cuFile refuses {path}: {self._refuses}", file=path)
+        return StandInGdsFile(path, self._copy)
 
 
 class StandInGdsFile:
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, copy: Copy) -> None:
         self._path = path
+        self._copy = copy
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
         except OSError as error:
@@ -305,13 +321,18 @@ class StandInGdsFile:
     def read(self, to: Bytes, offset_bytes: int) -> None:
         if offset_bytes % PAGE_BYTES or len(to) % PAGE_BYTES:
             raise ValueError(f"a read of {len(to)} bytes at {offset_bytes} is not one of whole pages")
-        with mmap.mmap(-1, len(to)) as aligned:
-            got_bytes = os.preadv(self._fd, [aligned], offset_bytes)
+        with mmap.mmap(-1, len(to)) as mapping, memoryview(mapping) as aligned:
+            try:
+                got_bytes = os.preadv(self._fd, [aligned], offset_bytes)
+            except OSError as error:
+                raise self._unreadable(offset_bytes, str(error.strerror)) from error
             if got_bytes != len(to):
-                raise UnreadableError(
-                    f"cannot read {self._path} at byte {offset_bytes}: {got_bytes} bytes, expected {len(to)}"
-                )
-            to.copy_(torch.frombuffer(bytearray(aligned), dtype=torch.uint8))
+                raise self._unreadable(offset_bytes, f"{got_bytes} bytes, expected {len(to)}")
+            self._copy(to, torch.frombuffer(bytearray(aligned), dtype=torch.uint8))
+
+    def _unreadable(self, offset_bytes: int, why: str) -> UnreadableError:
+        message = f"cannot read {self._path} at byte {offset_bytes}: {why}"
+        return UnreadableError(message, file=self._path, offset_bytes=offset_bytes)
 
     def __enter__(self) -> Self:
         return self

@@ -25,6 +25,7 @@ from coldctl.loader.load.transform import Transform
 from tests.cli.process import run_python
 from tests.filesystems import in_child, loop_filesystem, memory_cgroup, tmpfs
 from tests.loads import MIB, assert_given_back, footprint, save, save_sparse
+from tests.standin import StandIn
 from tests.tiny import made, read_shard
 from tests.unit.test_source_reader import failing_preadv
 
@@ -166,6 +167,24 @@ def test_blocks_that_cannot_be_read_are_named(damaged: Damaged, options: Any) ->
         assert error.tensor in NAMES[2:]
         begin = 4096 + EACH_BYTES * NAMES.index(error.tensor)
         assert begin <= error.offset_bytes < begin + EACH_BYTES
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("mode", ["auto", "ring", "direct", "mapped", "per-tensor"])
+def test_blocks_that_cannot_be_read_for_a_device_are_named(damaged: Damaged, mode: Any) -> None:
+    device = StandIn()
+    before = footprint(damaged.folder)
+    with coldctl.open(damaged.folder) as checkpoint, pytest.raises(UnreadableError) as caught:
+        checkpoint.load(device, mode=mode, bus_threshold=0.0)
+    error: Any = caught.value
+    assert (error.file, error.stage, error.code) == (FILE, "read", "unreadable")
+    assert error.tensor in NAMES[2:]
+    begin = 4096 + EACH_BYTES * NAMES.index(error.tensor)
+    assert begin <= error.offset_bytes < begin + EACH_BYTES
+    after = footprint(damaged.folder)
+    assert (after.files, after.descriptors) == (before.files, before.descriptors)
+    assert (device.allocated.now_bytes, device.pinned.now_bytes, device.registered.now_bytes) == (0, 0, 0)
+    assert device.violations == []
 
 
 @pytest.mark.root

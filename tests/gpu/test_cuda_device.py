@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,21 @@ def test_a_refused_registration_clears_its_error(device: Device, tmp_path: Path,
     with pytest.raises(PinError, match=r"cannot register 1048576 bytes .*\(\d+\)"):
         Registrar(0).register(address, MIB, flags)
     assert torch.ones(4, device=device.name).add_(1).tolist() == [2, 2, 2, 2]
+
+
+def test_a_device_opened_in_inference_mode_clears_the_errors_of_other_threads(device: Device, tmp_path: Path) -> None:
+    address, close = mapped(write(tmp_path / "file", some_bytes(MIB)))
+    close()
+    with torch.inference_mode():
+        opened = open_cuda(device.name)
+
+    def refused_and_then_computing() -> torch.Tensor:
+        with pytest.raises(PinError):
+            opened.register(address, MIB)
+        return torch.ones(4, device=device.name).add_(1)
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(refused_and_then_computing).result().tolist() == [2, 2, 2, 2]
 
 
 def test_pinned_memory_is_unregistered_when_it_is_closed(device: Device) -> None:

@@ -179,6 +179,8 @@ def test_stages_get_their_layers(checkpoint: OpenCheckpoint, expected: dict[str,
     assert {"lm_head.weight", "model.norm.weight"} <= set(parts[2])
     assert sum(map(len, parts)) == len(expected)
     assert_same({name: tensor for part in parts for name, tensor in part.items()}, expected)
+    if alloc != "map":  # which reads what is not in memory already
+        assert [part.report.read_bytes for part in parts] == [part.report.bytes for part in parts]
 
 
 @pytest.mark.parametrize("alloc", ["arena", "per-tensor", "map"])
@@ -187,6 +189,7 @@ def test_experts_are_shared_out(checkpoint: OpenCheckpoint, expected: dict[str, 
         loaded = checkpoint.load(experts=(share, 2), alloc=alloc)
         wanted = {n: t for n, t in expected.items() if ".experts." not in n or n.split(".experts.")[1][0] in mine}
         assert_same(loaded, wanted)
+        assert alloc == "map" or loaded.report.read_bytes == loaded.report.bytes
 
 
 @pytest.mark.parametrize("split", [None, "tp", "stage", "experts"])
@@ -201,6 +204,7 @@ def test_several_devices_get_what_each_alone_would(
         assert list(each) == list(alone)
         assert_same(each, alone)
         assert each.report.bytes == alone.report.bytes
+        assert split == "tp" or each.report.read_bytes == each.report.bytes
     if split is None:
         assert_same(loaded[1], expected)
 

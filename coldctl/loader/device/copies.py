@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from coldctl.loader.device.flights import Flight
+from coldctl.loader.device.flights import Flight, Mark
 from coldctl.loader.device.protocol import Event, Stream
 from coldctl.loader.load.batch import Batch
 from coldctl.loader.load.clock import Interval, Timed, covered_seconds, overlap_share
@@ -107,13 +107,13 @@ def _rate(copies: Sequence[tuple[int, Interval]]) -> float:
 
 
 class AttentionMarks:
-    """An event for each layer, after the copy of the last byte of its attention block: `ready`.
+    """A mark for each layer, after the copy of the last byte of its attention block: `ready`.
 
     Not locked: callers take turns.
     """
 
     def __init__(self) -> None:
-        self.ready: dict[int, Event] = {}
+        self.ready: dict[int, Mark] = {}
         self._layer_of: Mapping[int, int] = {}
         self._waiting: Counter[int] = Counter()
         self._ends: dict[int, dict[int, Event]] = {}
@@ -132,7 +132,7 @@ class AttentionMarks:
             if self._waiting[layer] == 0:
                 for event in self._ends.pop(layer).values():
                     joining.wait(event)
-                self.ready[layer] = joining.record()
+                self.ready[layer] = Mark(joining.record(), flight.transfer)
 
     def _layers(self, transfer: Transfer) -> set[int]:
         if not self._layer_of:

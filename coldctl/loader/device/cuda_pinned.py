@@ -33,7 +33,8 @@ class Registrar:
         self._torch = torch
         self._index = index
         self._cudart = torch.cuda.cudart()
-        self._two_bytes = torch.zeros(2, dtype=torch.uint8, device=f"cuda:{index}")
+        with torch.inference_mode(False):  # what is made in that mode may not be written by threads outside it
+            self._two_bytes = torch.zeros(2, dtype=torch.uint8, device=f"cuda:{index}")
 
     def register(self, address: int, nbytes: int, flags: int) -> None:
         """Raises PinError, and leaves no error behind."""

@@ -35,6 +35,13 @@ class Flight(NamedTuple):
     end: Event
 
 
+class Mark(NamedTuple):
+    """An event that is recorded behind some copies, and the last transfer of them."""
+
+    event: Event
+    last: Transfer
+
+
 class Flights(Generic[Held]):
     """`free` are handed out, sent, and handed out again when their copy is over.
 
@@ -100,7 +107,7 @@ class Flights(Generic[Held]):
             self._sent(flight)
             self._changed.notify()
 
-    def await_all(self, marks: Iterable[Event] = ()) -> None:
+    def await_all(self, marks: Iterable[Mark] = ()) -> None:
         """Wait for every copy under way, and for `marks`."""
         while True:
             with self._changed:
@@ -110,7 +117,8 @@ class Flights(Generic[Held]):
             self._land(flight)
             self.release(held)
         for mark in marks:
-            self.await_event(mark)
+            with self._failing(mark.last):
+                self.await_event(mark.event)
 
     def await_event(self, end: Event) -> None:
         """Wait for `end`, no longer than the deadline."""

@@ -1,14 +1,16 @@
 """Loading into device memory from storage, past the host's memory: GPUDirect Storage, where it is really there.
 
-Whole pages go by GDS. What is not, and what is scattered over slots or gathered, goes through ordinary memory. The
-first chunk of every file is compared with the file, read the usual way, before GDS is believed.
+Whole pages go by GDS. What is not, and what is scattered over slots or gathered, goes through ordinary memory; where
+that is all there is, nothing is loaded. The first chunk of every file is compared with the file, read the usual way,
+before GDS is believed.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 
-from coldctl.errors import ColdctlError, CorruptedError
+from coldctl.errors import ColdctlError, CorruptedError, EnvironmentLacksError
 from coldctl.events import Events
 from coldctl.loader.device.copies import PlainCopies
 from coldctl.loader.device.protocol import Bytes, Device, Gds, GdsFile
@@ -42,23 +44,37 @@ class GdsEngine:
         self._files: dict[int, GdsFile] = {}
         self._lock = threading.Lock()
 
+    def refuse_without_pages(self, transfers: Iterable[Transfer]) -> None:
+        """Raise EnvironmentLacksError where nothing has gone by GDS yet, and no byte of `transfers` would."""
+        nbytes = 0
+        for transfer in transfers:
+            if self.gds_bytes or _pages(transfer):
+                return
+            nbytes += transfer.nbytes
+        if nbytes:
+            error = EnvironmentLacksError(
+                f"none of these {nbytes} bytes can go by GDS: no tensor can land in place, since all of them lie "
+                "scattered, off their alignment or in parts of a page",
+                hint="use mode ring or direct, or repack the checkpoint",
+            )
+            error.locate(stage="read")
+            raise error
+
     def run(self, batch: Batch) -> None:
         """Bring all transfers into the arena."""
         self._batch = batch
         read_all(batch, self._move, self._routes, self.reads, self._events)
 
     def _move(self, filler: Filler, transfer: Transfer) -> None:
-        if not (transfer.in_place and isinstance(transfer.source, LocalFile)):
+        source, pages = transfer.source, _pages(transfer)
+        if not (pages and isinstance(source, LocalFile)):
             self._plainly(filler, transfer)
             self._batch.arrivals.done(transfer)
             return
-        head_bytes = min(-transfer.offset_bytes % PAGE_BYTES, transfer.nbytes)
-        tail_bytes = transfer.nbytes - (transfer.nbytes - head_bytes) % PAGE_BYTES
-        for part in (transfer.part(0, head_bytes), transfer.part(tail_bytes, transfer.nbytes)):
+        for part in (transfer.part(0, pages.start), transfer.part(pages.stop, transfer.nbytes)):
             if part.nbytes:
                 self._plainly(filler, part)
-        if head_bytes < tail_bytes:
-            self._directly(filler, transfer.source, transfer.part(head_bytes, tail_bytes))
+        self._directly(filler, source, transfer.part(pages.start, pages.stop))
         self._batch.arrivals.done(transfer)
 
     def _plainly(self, filler: Filler, transfer: Transfer) -> None:
@@ -88,7 +104,8 @@ class GdsEngine:
             assert self._gds is not None
             file = self._gds.open(source.path)
             self._files[id(source)] = file.__enter__()
-            return file, True
+            with source.open():  # GDS went by the path: it must still lead to the file whose header was read
+                return file, True
 
     def _compare(self, filler: Filler, transfer: Transfer, came: Bytes) -> None:
         import torch
@@ -108,3 +125,11 @@ class GdsEngine:
             file.__exit__(None, None, None)
         self._files.clear()
         self._gds = None
+
+
+def _pages(transfer: Transfer) -> range:
+    """The bytes of it that go by GDS: whole pages of a file that are one piece here and there. Empty for none."""
+    if not (transfer.in_place and isinstance(transfer.source, LocalFile)):
+        return range(0)
+    head_bytes = min(-transfer.offset_bytes % PAGE_BYTES, transfer.nbytes)
+    return range(head_bytes, transfer.nbytes - (transfer.nbytes - head_bytes) % PAGE_BYTES)

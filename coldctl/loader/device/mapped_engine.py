@@ -40,7 +40,6 @@ class MappedEngine:
         self.plain = PlainCopies()
         self.unmapped = False
         self._batch = NOTHING
-        self._written: list[Bytes] = []  # the arena lives on while a copy may be writing to it
         self._device = device
         self._routes = routes
         self._events = events
@@ -59,10 +58,8 @@ class MappedEngine:
     def run(self, batch: Batch) -> None:
         """Bring all transfers into the arena. Returns when the last copy is over."""
         self._batch = batch
-        self._written[:] = [batch.arena]
         read_all(batch, self._move, self._routes, self.reads, self._events)
         self._flights.await_all()
-        self._written.clear()
 
     def _move(self, filler: Filler, transfer: Transfer) -> None:
         if transfer.gather:
@@ -100,12 +97,11 @@ class MappedEngine:
     def close(self) -> None:
         """Give the windows back, after the copies under way."""
         self._batch = NOTHING
-        windows, written = self._windows, self._written
+        windows = self._windows
 
         def give_back() -> None:
             for window in windows:
                 window.close()
-            written.clear()
 
         self._flights.close(give_back)
 

@@ -34,6 +34,7 @@ class Stream(Protocol):
         """Begin to copy `source` (pinned or registered host memory) into `to` (device memory) of the same length.
 
         Returns before the bytes have moved: `source` may not be written until an event recorded afterwards is done.
+        `to` may be dropped at once: its memory goes to nobody else before the copy is over.
         """
 
     def record(self) -> Event:

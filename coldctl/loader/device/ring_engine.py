@@ -46,7 +46,6 @@ class RingEngine:
         self.marks = AttentionMarks()
         self.bus: Bus | None = None
         self._batch = NOTHING
-        self._written: list[Bytes] = []  # the arena lives on while a copy may be writing to it
         self._device = device
         self._routes = routes
         self._events = events
@@ -71,7 +70,6 @@ class RingEngine:
     def _calibrate(self) -> float:
         """The rate of the bus in bytes a second, measured with slots that hold nothing yet."""
         stream, scratch = self._streams[0], self._scratch()
-        self._written[:] = [scratch]
         slots = [self._flights.acquire() for _ in range(min(self.ring.slots, _CALIBRATION_COPIES))]
         stream.copy(scratch, slots[0].tensor)  # the first copy of a stream takes longer
         begin = stream.record()
@@ -81,7 +79,6 @@ class RingEngine:
         self._flights.await_event(end)
         for slot in slots:
             self._flights.release(slot)
-        self._written.clear()
         seconds = end.seconds_since(begin)
         return (len(slots) - 1) * self.ring.slot_bytes / seconds if seconds > 0 else 0.0
 
@@ -100,11 +97,9 @@ class RingEngine:
     def run(self, batch: Batch) -> None:
         """Bring all transfers into the arena. Returns when the last copy is over."""
         self._batch = batch
-        self._written[:] = [batch.arena]
         self.marks.expect(batch)
         read_all(batch, self._move, self._routes, self.reads, self._events)
         self._flights.await_all(self.marks.ready.values())
-        self._written.clear()
 
     def _move(self, filler: Filler, transfer: Transfer) -> None:
         if self.bus and self.bus.complaint:
@@ -135,13 +130,7 @@ class RingEngine:
     def close(self) -> None:
         """Give the pinned memory back, after the copies under way."""
         self._batch = NOTHING
-        ring, written = self.ring, self._written
-
-        def give_back() -> None:
-            ring.close()
-            written.clear()
-
-        self._flights.close(give_back)
+        self._flights.close(self.ring.close)
 
 
 def copy_plainly(device: Device, arena: Bytes, filler: Filler, transfer: Transfer, copies: PlainCopies) -> None:

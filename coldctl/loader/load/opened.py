@@ -100,7 +100,8 @@ class OpenCheckpoint:
 
         `device` is `cpu`, or a GPU as torch spells it (`cuda:0`). On the host, tensors are torch tensors where torch
         is installed, else numpy arrays: bits in unsigned integers for dtypes that numpy has not (BF16, FP8). Elements
-        under a byte come as their bytes (uint8). All tensors are views on one allocation, unless `alloc` says
+        under a byte come as their bytes (uint8): the last dimension counts bytes where a row is a whole number of them,
+        and else the shape is flat, [bytes]. All tensors are views on one allocation, unless `alloc` says
         otherwise: so whoever pickles one of them, or writes it with torch.save, writes all of that allocation, unless
         it is a clone. The other options stand in `coldctl.loader.load.options.Settings`.
 
@@ -113,8 +114,9 @@ class OpenCheckpoint:
         system reported. That nothing changed on the way is promised only with `verify` or `exact`.
 
         Raises UsageError, EnvironmentLacksError (no such device, or mode on it), OutOfMemoryError, PinError,
-        UnreadableError, ChangedError, DeviceError (a copy that failed or did not end in time), CorruptedError and
-        FaultError (what verifying found), StoppedError; where a tensor is concerned, with `file`, `tensor` and `stage`.
+        UnreadableError, InputError (a file or one of `names` that is not there, a scale that does not fit),
+        ChangedError, DeviceError (a copy that failed or did not end in time), CorruptedError and FaultError (what
+        verifying found), StoppedError; where a tensor is concerned, with `file`, `tensor` and `stage`.
         """
         settings = self._settings(options)
         asked = {"device": device, "devices": devices, "split": split, "first_layers": first_layers}

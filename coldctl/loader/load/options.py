@@ -108,7 +108,8 @@ class Settings:
       `auto`: for each range by what is resident, and for what is not by measuring which is faster. On a GPU `ring`
       (buffered into pinned slots), `direct` (O_DIRECT into them), `mapped` (registered windows on the files),
       `per-tensor` (plain copies, the baseline), `gds`, or `auto`: the ring, each range read either way as on the host,
-      and plain copies for the rest when the bus stays slow.
+      and plain copies for the rest when the bus stays slow. Of a file that shrinks, `mapped` opens no window on what is
+      gone (ChangedError), but one that is open is memory like that of `map`: it may kill the process.
     - `framework`: `torch` or `numpy` tensors; `auto` is torch where it is installed. On a GPU always torch.
     - `names`: only these tensors, and None all. Fillers are never loaded.
     - `edges_last`: embedding and head come after all else.
@@ -120,7 +121,9 @@ class Settings:
     - `readers`: how many threads read; None is as many as pay. One for `per-tensor`, and none for what is mapped warm.
     - `chunk_bytes`: the most that one of them reads at a time into an arena; on a GPU (modes auto, ring and direct) the
       size of a pinned slot. `ring_bytes` (there): of all slots together.
-    - `deadline_seconds` (auto, ring, direct and mapped on a GPU): how long a copy may take before the load fails.
+    - `deadline_seconds` (auto, ring, direct and mapped on a GPU): how long a copy may take before the load fails. Plain
+      copies know neither it nor a stop: the driver does one within a single call, which nothing ends before its time.
+      Plain are all of per-tensor and gds, those of gathered tensors with mapped, and auto's once the bus was slow.
     - `bus_threshold`: the share of the calibrated rate of the bus under which mode auto falls back to plain copies.
     - `events`: progress, and a way to stop (`coldctl.events`).
     """

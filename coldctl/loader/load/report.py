@@ -18,7 +18,7 @@ from coldctl.loader.load.session import Session
 from coldctl.loader.load.why import why
 from coldctl.results.facts import OrderFacts
 from coldctl.results.load import CopyFacts, IntegrityFacts, LoadReport, RingFacts
-from coldctl.units import format_share
+from coldctl.units import format_share, format_size
 
 
 class Outcome(NamedTuple):
@@ -87,6 +87,17 @@ def _alloc(session: Session) -> str:
 
 def _copies(session: Session) -> CopyFacts | None:
     engine = session.engine
+    if isinstance(engine, GdsEngine):
+        return CopyFacts(
+            streams=0,
+            bytes=0,
+            seconds=0.0,
+            bytes_per_second=None,
+            calibrated_bytes_per_second=None,
+            plain_bytes=engine.plain.bytes,
+            fallback=None,
+            overlap_share=None,
+        )
     if not isinstance(engine, RingEngine | MappedEngine):
         return None
     copies: Copies = engine.copies
@@ -118,8 +129,8 @@ def _attention_ready(session: Session, outcome: Outcome) -> tuple[float, ...]:
         ready[layer] = max(ready.get(layer, 0.0), float(outcome.arrival_seconds[number]) - begun_seconds)
     if isinstance(engine, RingEngine):
         copies = engine.copies
-        for layer, event in engine.marks.ready.items():
-            ready[layer] = copies.begun_seconds - begun_seconds + copies.since_base(event)
+        for layer, mark in engine.marks.ready.items():
+            ready[layer] = copies.begun_seconds - begun_seconds + copies.since_base(mark.event)
     return tuple(ready[layer] for layer in sorted(ready))
 
 
@@ -160,6 +171,12 @@ def _notes(session: Session, outcome: Outcome, copies: CopyFacts | None) -> list
         share = format_share(engine.reads.direct_bytes, engine.reads.read_bytes)
         notes.append(
             f"only {share} was read with O_DIRECT: the rest lies scattered, off its alignment or in parts of a page"
+        )
+    if isinstance(engine, GdsEngine) and 2 * engine.gds_bytes < outcome.nbytes:
+        notes.append(
+            f"only {format_share(engine.gds_bytes, outcome.nbytes)} was read by GDS, and "
+            f"{format_size(engine.plain.bytes)} through host memory by plain copies: the rest lies scattered, off its "
+            "alignment or in parts of a page"
         )
     if copies and copies.fallback:
         notes.append(copies.fallback)

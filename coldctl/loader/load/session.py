@@ -101,6 +101,8 @@ class Session:
         arena = self._allocate(placement)  # before the cutting, which for what is far too large would take long
         with self.stages.timed("plan"), collector_paused():
             parts = self._cut(placement, bounds, lanes, own=own)
+        if isinstance(self.engine, GdsEngine):
+            self.engine.refuse_without_pages(each for part in parts for each in part)
         arrivals = Arrivals(len(wanted), [each for part in parts for each in part])
         batch = Batch(wanted, arena, (), arrivals, lanes, self._attention(wanted), self.settings.readers)
         return Prepared(batch, self._memory(placement, arena), placement, parts, bounds)

@@ -23,7 +23,8 @@ from coldctl.loader.load.place import WORD_BYTES
 from coldctl.loader.load.wanted import Wanted
 
 Tensor = Any
-"""A torch.Tensor. torch is imported where it is used, and has no types that are seen here."""
+"""A torch.Tensor, or with numpy an NDArray. It is no union of the two, since those who load know which of them they get
+and would have to prove it to their type checker at every use."""
 
 Framework = Literal["torch", "numpy"]
 
