@@ -23,7 +23,7 @@ def command(
     context: typer.Context,
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="The checkpoint to read; it is never changed.")],
     target: Annotated[
-        str | None, typer.Argument(metavar="[TARGET]", help="The folder to write. A report needs none.")
+        str | None, typer.Argument(metavar="TARGET", help="The folder to write. A report needs none.")
     ] = None,
     for_: Annotated[
         Literal["raw", "compressed-tensors", "coldctl", "deepseek"],
