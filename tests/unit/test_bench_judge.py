@@ -105,7 +105,7 @@ def test_the_way_that_won_every_round_is_named() -> None:
 def test_a_way_that_lost_one_round_of_five_is_not_named() -> None:
     # Medians 1.00 and 1.02, and one round in which direct took 0.97 of ring's time.
     runs = [*rounds("ring", [1.0] * 5), *rounds("direct", [1.02, 1.01, 1.05, 0.97, 1.03])]
-    reason = "ring and direct are not apart: 1.02 (95 %: 0.97 to 1.05)"
+    reason = "ring and direct are not apart: 1.02 (95 %: 0.970 to 1.05)"
     assert bests([RING, DIRECT], runs) == [Best("cold", None, reason)]
 
 
@@ -113,7 +113,7 @@ def test_one_tie_among_several_ways_is_enough_to_name_none() -> None:
     tied = [0.99, 1.01, 1.02, 1.03, 1.04]
     runs = [*rounds("ring", [1.0] * 5), *rounds("map", [2.0] * 5), *rounds("direct", tied)]
     (best,) = bests([MAP, RING, DIRECT], runs)
-    assert best == Best("cold", None, "ring and direct are not apart: 1.02 (95 %: 0.99 to 1.04)")
+    assert best == Best("cold", None, "ring and direct are not apart: 1.02 (95 %: 0.990 to 1.04)")
     (best,) = bests([MAP, RING, DIRECT], [*rounds("map", tied), *runs[:5], *runs[10:]])
     assert best.contender is None
     assert best.reason.endswith("; so it is with 1 more")

@@ -98,7 +98,8 @@ def test_a_ratio_lies_within_its_bounds_and_scales_with_its_numerators(
 
 
 def test_a_ratio_reads_as_a_sentence_needs_it() -> None:
-    assert str(Ratio(1.0126, 0.9704, 1.0519)) == "1.01 (95 %: 0.97 to 1.05)"
+    assert str(Ratio(1.0126, 0.9704, 1.0519)) == "1.01 (95 %: 0.970 to 1.05)"
+    assert str(Ratio(0.9494, 0.9, 12.532)) == "0.949 (95 %: 0.900 to 12.5)"
 
 
 @pytest.mark.parametrize(("samples", "p90", "p99"), [(1, None, None), (9, None, None), (10, 9, None), (11, 10, None)])

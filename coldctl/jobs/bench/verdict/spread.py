@@ -30,7 +30,7 @@ class Ratio:
     high: float
 
     def __str__(self) -> str:
-        return f"{self.median:.2f} (95 %: {self.low:.2f} to {self.high:.2f})"
+        return f"{self.median:#.3g} (95 %: {self.low:#.3g} to {self.high:#.3g})"
 
 
 def median_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Ratio:
